@@ -1,0 +1,41 @@
+"""Monte Carlo draws of a random network's outputs: [draws, examples, outputs]."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from funcl.gaussian import Gaussian, sample, standard_normal, variance
+from funcl.networks.layers import Layer
+from funcl.networks.network import LayeredNetwork, Network
+
+
+def weight_draws(network: Network, q: Gaussian, x: Array, key: Array, draws: int) -> Array:
+    """Draw whole sets of parameters; each is shared by all examples."""
+    keys = jax.random.split(key, draws)
+    if jax.default_backend() == "cpu":
+        # Batched over draws, the gradient of a dense layer takes several times its matrix products
+        # there; written out, it takes about as long as they do.
+        return jnp.stack([network.apply(sample(q, k), x) for k in keys])
+    return jax.vmap(lambda k: network.apply(sample(q, k), x))(keys)
+
+
+def local_draws(network: LayeredNetwork, q: Gaussian, x: Array, key: Array, draws: int) -> Array:
+    """Draw every layer's pre-activations instead (local reparameterisation).
+
+    One example's outputs have the same distribution as with weight draws; different examples have
+    independent noise, which makes sums over a batch less noisy.
+    """
+    spread = variance(q)
+
+    def visit(index: int, layer: Layer, inputs: Array) -> Array:
+        mean = layer(q.mean[index], inputs)
+        if not jax.tree.leaves(q.log_variance[index]):
+            return mean
+        deviation = jnp.sqrt(layer.activation_variance(spread[index], inputs))
+        shape = (draws, *mean.shape[-2:])
+        noise = standard_normal(jax.random.fold_in(key, index), shape, mean.dtype)
+        return mean + deviation * noise
+
+    return network.forward(x, visit)

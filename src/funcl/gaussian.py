@@ -1,0 +1,113 @@
+"""The mean-field Gaussian over parameters: draw from it, compare two of them.
+
+The variance is kept as its logarithm, so that σ = exp(½ log σ²). A `None` in place of a
+log-variance marks a parameter that is not random.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+PyTree = Any
+
+
+class Gaussian(NamedTuple):
+    """N(mean, diag exp(log_variance)); both are pytrees of one structure."""
+
+    mean: PyTree
+    log_variance: PyTree
+
+
+def variance(q: Gaussian) -> PyTree:
+    """σ² of every parameter; zero where a parameter is not random."""
+    return jax.tree.map(
+        lambda m, v: jnp.zeros_like(m) if v is None else jnp.exp(v), q.mean, q.log_variance
+    )
+
+
+def sample(q: Gaussian, key: Array) -> PyTree:
+    """One draw μ + σ ε."""
+    leaves, structure = jax.tree.flatten(q.mean)
+    keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(leaves))))
+    return jax.tree.map(
+        lambda m, v, k: (
+            m if v is None else m + jnp.exp(0.5 * v) * standard_normal(k, m.shape, m.dtype)
+        ),
+        q.mean,
+        q.log_variance,
+        keys,
+    )
+
+
+def kl(q: Gaussian, p: Gaussian) -> Array:
+    """KL(q ‖ p) = ½ Σ [log σ²_p − log σ²_q + (σ²_q + (μ_q − μ_p)²)/σ²_p − 1], over random parameters."""
+
+    def leaf(mq: Array, vq: Array | None, mp: Array, vp: Array | None) -> Array:
+        if vq is None or vp is None:
+            return jnp.zeros((), mq.dtype)
+        return jnp.sum(kl_of_moments(mq, jnp.exp(vq), mp, jnp.exp(vp)))
+
+    terms = jax.tree.map(leaf, q.mean, q.log_variance, p.mean, p.log_variance)
+    return jax.tree.reduce(jnp.add, terms)
+
+
+def kl_of_moments(mean_q: Array, variance_q: Array, mean_p: Array, variance_p: Array) -> Array:
+    """½ [log(K_p/K_q) + K_q/K_p − 1 + (m_q − m_p)²/K_p], elementwise.
+
+    >>> float(kl_of_moments(jnp.array(1.0), jnp.array(2.0), jnp.array(0.0), jnp.array(1.0)).round(4))
+    0.6534
+    """
+    ratio = variance_q / variance_p
+    return 0.5 * (ratio - jnp.log(ratio) - 1 + jnp.square(mean_q - mean_p) / variance_p)
+
+
+def standard_normal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Standard normal draws, in single precision by an inverse that costs a logarithm and two polynomials.
+
+    The polynomials are Giles' approximation of the inverse error function (relative error below
+    4e-7); its argument is a uniform number with 23 random bits, centred so that ±1 cannot occur.
+    Weight draws need millions of normals a step, and this is several times faster on a CPU.
+    """
+    if jnp.dtype(dtype) != jnp.float32:
+        return jax.random.normal(key, shape, dtype)
+    bits = jax.random.bits(key, shape, jnp.uint32) >> 9
+    u = bits.astype(jnp.int32).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
+    w = -jnp.log((1 - u) * (1 + u))
+    centre = _polynomial(_CENTRE, w - 2.5)
+    tail = _polynomial(_TAIL, jnp.sqrt(w) - 3)
+    return jnp.where(w < 5, centre, tail) * u * jnp.float32(2**0.5)
+
+
+_CENTRE = (
+    2.81022636e-08,
+    3.43273939e-07,
+    -3.5233877e-06,
+    -4.39150654e-06,
+    0.00021858087,
+    -0.00125372503,
+    -0.00417768164,
+    0.246640727,
+    1.50140941,
+)
+_TAIL = (
+    -0.000200214257,
+    0.000100950558,
+    0.00134934322,
+    -0.00367342844,
+    0.00573950773,
+    -0.0076224613,
+    0.00943887047,
+    1.00167406,
+    2.83297682,
+)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    value = jnp.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + coefficient
+    return value

@@ -1,0 +1,6 @@
+"""Networks: layers that expose inputs and sensitivities, the architectures built of them, and adapters."""
+
+from funcl.networks.foreign import Foreign as Foreign
+from funcl.networks.mlp import MLP as MLP
+from funcl.networks.network import LayeredNetwork as LayeredNetwork
+from funcl.networks.network import Network as Network

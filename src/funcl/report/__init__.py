@@ -1,0 +1,6 @@
+"""Finished runs for people: tables, figures, and one page that holds everything."""
+
+from funcl.report.page import write_report
+from funcl.report.runs import Run, load_run
+
+__all__ = ["Run", "load_run", "write_report"]

@@ -1,0 +1,1 @@
+"""The engine, and nothing that belongs to one method."""

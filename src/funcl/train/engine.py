@@ -1,0 +1,412 @@
+"""The engine: compiles a method's pure functions once and runs them over tasks, chunks of steps and seeds.
+
+It knows no method, no sequence and no file. All seeds go through one program. A seed whose loss or
+parameters stop being finite keeps its last good state from the chunk before and stops alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from funcl.evaluate.scores import Scores, score
+from funcl.protocol import (
+    Batch,
+    Head,
+    Keys,
+    Method,
+    Phase,
+    Problem,
+    State,
+    Step,
+    TaskData,
+    TestData,
+)
+from funcl.train.programs import Layout, Program, keep_compilations
+from funcl.train.training import Seeds, Training
+
+PyTree = Any
+EVALUATION_ROWS = 1000  # test examples in memory at once
+
+
+class Learned(NamedTuple):
+    """Everything that training changes, with a leading seed axis."""
+
+    state: State
+    optimiser: PyTree
+    alive: Array  # bool: false once a seed has diverged
+
+
+class Position(NamedTuple):
+    """Where in a stage training stands: what to do next."""
+
+    phase: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a chunk of steps looked like, one value per seed."""
+
+    phase: str
+    step: int
+    steps: int
+    loss: np.ndarray
+    penalty: np.ndarray
+    accuracy: np.ndarray
+    alive: np.ndarray
+
+
+class Engine:
+    """One problem, one method, one set of seeds."""
+
+    def __init__(self, problem: Problem, method: Method, training: Training, seeds: Seeds):
+        keep_compilations()
+        self.problem, self.method, self.training, self.seeds = problem, method, training, seeds
+        strategy = chosen_strategy(problem) if training.seed_axis == "auto" else training.seed_axis
+        self.layout = Layout(len(seeds.numbers), strategy)
+        self.keys = self.layout.place(seeds.keys(self.layout.padded), seeded=True)
+        self.order_key = self.layout.place(seeds.order_key(), seeded=False)
+        self.transformation = method.optimiser() or training.transformation()
+        self.phases = method.phases()
+        self.programs: dict[str, Program] = {}
+
+    # ------------------------------------------------------------------ what the caller does
+
+    def start(self) -> Learned:
+        """The state before any task."""
+
+        def start(keys: Keys) -> tuple[State, PyTree]:
+            state = self.method.init(self.problem, keys)
+            return state, self.transformation.init(state.trainable)
+
+        state, optimiser = self._run("start", start, [True], self.keys)
+        alive = self.layout.place(jnp.ones(self.layout.padded, bool), seeded=True)
+        return Learned(state, optimiser, alive)
+
+    def begin(self, learned: Learned, task: TaskData) -> tuple[Learned, PyTree]:
+        """Prepare a task; the reference is what its loss holds constant."""
+
+        def begin(state: State, optimiser: PyTree, keys: Keys, task: TaskData) -> PyTree:
+            keys = keys.fold(task.stage)
+            state, reference = self.method.begin_task(self.problem, state, task, keys)
+            if not self.method.keeps_optimiser:
+                optimiser = self.transformation.init(state.trainable)
+            return state, optimiser, jax.lax.stop_gradient(reference)
+
+        state, optimiser, reference = self._run(
+            "begin",
+            begin,
+            [True, True, True, False],
+            learned.state,
+            learned.optimiser,
+            self.keys,
+            self.layout.place(task, seeded=False),
+        )
+        return Learned(state, optimiser, learned.alive), reference
+
+    def steps(self, phase: Phase, task: TaskData) -> int:
+        """How many steps a phase takes on a task."""
+        stage = int(task.stage)
+        if phase.first_only and stage > 0:
+            return 0
+        epochs = phase.epochs or self.training.epochs_of(stage)
+        return epochs * max(1, int(task.size) // self.problem.batch_size)
+
+    def train(
+        self, learned: Learned, reference: PyTree, task: TaskData, position: Position = Position()
+    ) -> Iterator[tuple[Learned, Position, Report]]:
+        """Train a task from a position on, a chunk at a time."""
+        task = self.layout.place(task, seeded=False)
+        for number in range(position.phase, len(self.phases)):
+            phase = self.phases[number]
+            step = position.step if number == position.phase else 0
+            steps = self.steps(phase, task)
+            if step == 0 and steps:
+                learned = self._enter(learned, reference, task, number)
+            while step < steps:
+                count = min(self.training.chunk, steps - step)
+                learned, report = self._chunk(
+                    phase, learned, reference, task, number, step, count, steps
+                )
+                step += count
+                done = step == steps
+                yield learned, Position(number + done, 0 if done else step), report
+
+    def end(self, learned: Learned, reference: PyTree, task: TaskData) -> Learned:
+        """Let the method consolidate what it learnt."""
+
+        def end(state: State, reference: PyTree, keys: Keys, task: TaskData) -> State:
+            keys = keys.fold(task.stage)
+            return self.method.end_task(self.problem, state, reference, task, keys)
+
+        state = self._run(
+            "end",
+            end,
+            [True, True, True, False],
+            learned.state,
+            reference,
+            self.keys,
+            self.layout.place(task, seeded=False),
+        )
+        return learned._replace(state=state)
+
+    def score(self, learned: Learned, test: TestData, stage: int, head: Head) -> Scores:
+        """Additive scores of every seed on a test part, as the task of `stage` on its `head`."""
+
+        def score_one(state: State, keys: Keys, test: TestData, stage: Array, head: Head) -> Scores:
+            def piece(rows: tuple[Array, Array, Array]) -> Scores:
+                raw, labels, first = rows
+                if test.permutation is not None:
+                    raw = raw.reshape(raw.shape[0], -1)[:, test.permutation]
+                inputs = self.problem.inputs(raw)
+                p = self.method.predict(self.problem, state, inputs, stage, head, keys)
+                return score(p, labels, first + jnp.arange(labels.shape[0]) < test.size)
+
+            firsts = jnp.arange(test.y.shape[0]) * test.y.shape[1]
+            pieces = jax.lax.map(piece, (test.x, test.y, firsts))
+            return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), pieces)
+
+        scores = self._run(
+            "score",
+            score_one,
+            [True, True, False, False, False],
+            self._adapted(learned, stage, head),
+            self.keys,
+            *self.layout.place((test, jnp.int32(stage), head), seeded=False),
+        )
+        return self._kept(scores)
+
+    def predict(
+        self, learned: Learned, x: Array, stage: int, head: Head
+    ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
+        """Class probabilities [seeds, examples, outputs], and the function's moments if it has any."""
+
+        def predict(state: State, keys: Keys, x: Array, stage: Array, head: Head) -> PyTree:
+            inputs = self.problem.inputs(x)
+            p = self.method.predict(self.problem, state, inputs, stage, head, keys)
+            return p, self.method.moments(self.problem, state, inputs, stage, head)
+
+        result = self._run(
+            "predict",
+            predict,
+            [True, True, False, False, False],
+            self._adapted(learned, stage, head),
+            self.keys,
+            *self.layout.place((x, jnp.int32(stage), head), seeded=False),
+        )
+        return self._kept(result)
+
+    @property
+    def compile_seconds(self) -> float:
+        """Time spent on compiling so far."""
+        return sum(program.compile_seconds for program in self.programs.values())
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest program's memory, by the compiler's own account."""
+        return max((program.peak_bytes for program in self.programs.values()), default=0)
+
+    # ------------------------------------------------------------------ how it is done
+
+    def _kept(self, tree: PyTree) -> PyTree:
+        """Off the device, without the padding of the seed axis."""
+        return jax.tree.map(lambda a: np.asarray(a)[: len(self.seeds.numbers)], tree)
+
+    def _run(self, name: str, function: Any, seeded: list[bool], *arguments: PyTree) -> PyTree:
+        if name not in self.programs:
+            self.programs[name] = Program(name, self.layout.over_seeds(function, seeded))
+        return self.programs[name](*arguments)
+
+    def _enter(self, learned: Learned, reference: PyTree, task: TaskData, number: int) -> Learned:
+        phase = self.phases[number]
+        if phase.enter is None and (number == 0 or self.method.keeps_optimiser):
+            return learned
+
+        def enter(
+            state: State, optimiser: PyTree, reference: PyTree, keys: Keys, task: TaskData
+        ) -> tuple[State, PyTree]:
+            if phase.enter is not None:
+                keys = keys.fold(task.stage).fold(number)
+                state = phase.enter(self.problem, state, reference, task, keys)
+            if not self.method.keeps_optimiser:
+                optimiser = self.transformation.init(state.trainable)
+            return state, optimiser
+
+        state, optimiser = self._run(
+            f"enter {phase.name}",
+            enter,
+            [True, True, True, True, False],
+            learned.state,
+            learned.optimiser,
+            reference,
+            self.keys,
+            task,
+        )
+        return Learned(state, optimiser, learned.alive)
+
+    def _chunk(
+        self,
+        phase: Phase,
+        learned: Learned,
+        reference: PyTree,
+        task: TaskData,
+        number: int,
+        step: int,
+        count: int,
+        steps: int,
+    ) -> tuple[Learned, Report]:
+        def chunk(
+            learned: Learned,
+            reference: PyTree,
+            keys: Keys,
+            task: TaskData,
+            order_key: Array,
+            first: Array,
+            count: Array,
+            rate: Array,
+        ) -> tuple[Learned, PyTree]:
+            keys = keys.fold(task.stage).fold(number)
+            order_key = jax.random.fold_in(order_key, task.stage)
+            return self._steps(phase, learned, reference, keys, task, order_key, first, count, rate)
+
+        learned, (loss, penalty, accuracy) = self._run(
+            f"chunk {phase.name}",
+            chunk,
+            [True, True, True, False, False, False, False, False],
+            learned,
+            reference,
+            self.keys,
+            task,
+            self.order_key,
+            *self.layout.place(
+                (
+                    jnp.int32(step),
+                    jnp.int32(count),
+                    jnp.asarray(self.training.rate(int(task.stage)), self.problem.dtype),
+                ),
+                seeded=False,
+            ),
+        )
+        values = self._kept((loss, penalty, accuracy, learned.alive))
+        return learned, Report(phase.name, step + count, steps, *values)
+
+    def _steps(
+        self,
+        phase: Phase,
+        learned: Learned,
+        reference: PyTree,
+        keys: Keys,
+        task: TaskData,
+        order_key: Array,
+        first: Array,
+        count: Array,
+        rate: Array,
+    ) -> tuple[Learned, PyTree]:
+        """`count` optimiser steps of one seed, from step `first` on."""
+        problem, state = self.problem, learned.state
+        zero = jnp.zeros((), problem.dtype)
+
+        def one(index: Array, carry: PyTree) -> PyTree:
+            before, running, optimiser, order, sums = carry
+            order, rows = self._rows(order, order_key, index, first, task)
+            batch = Batch(
+                problem.inputs(task.raw(rows)), task.y[rows], task.masks[task.group[rows]]
+            )
+            step_keys = keys.fold(index)
+            (loss, info), gradient = jax.value_and_grad(phase.loss, 1, has_aux=True)(
+                problem, before, reference, batch, step_keys
+            )
+            penalty, total = zero, gradient
+            if phase.penalty is not None:
+                penalty, pull = jax.value_and_grad(phase.penalty, 1)(
+                    problem, before, reference, batch, step_keys
+                )
+                total = jax.tree.map(jnp.add, gradient, pull)
+            updates, optimiser = self.transformation.update(total, optimiser, before)
+            if phase.trained is not None:
+                updates = jax.tree.map(
+                    jnp.multiply, updates, phase.trained(problem, before, reference)
+                )
+            after = optax.apply_updates(before, jax.tree.map(lambda u: rate * u, updates))
+            if phase.after_step is not None:
+                running = phase.after_step(
+                    problem, running, reference, Step(before, after, gradient)
+                )
+            sums = jax.tree.map(jnp.add, sums, (loss, penalty, info["accuracy"]))
+            return after, running, optimiser, order, sums
+
+        order = jnp.arange(task.x.shape[0])
+        carry = state.trainable, state.running, learned.optimiser, order, (zero, zero, zero)
+        trainable, running, optimiser, _, sums = jax.lax.fori_loop(first, first + count, one, carry)
+        means = jax.tree.map(lambda s: s / count, sums)
+        checked = jax.tree.leaves((trainable, means))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in checked]))
+        alive = learned.alive & finite
+        new = Learned(State(trainable, running, state.carried), optimiser, alive)
+        kept = jax.tree.map(lambda n, o: jnp.where(alive, n, o), new, learned)
+        return kept._replace(alive=alive), means
+
+    def _rows(
+        self, order: Array, order_key: Array, index: Array, first: Array, task: TaskData
+    ) -> tuple[Array, Array]:
+        """The examples of a step. Nothing here depends on the seed, so no order is kept per seed."""
+        batch = jnp.arange(self.problem.batch_size)
+        if not self.training.reshuffle:
+            return order, (index * self.problem.batch_size + batch) % task.size
+        epoch_steps = jnp.maximum(1, task.size // self.problem.batch_size)
+        within = index % epoch_steps
+
+        def shuffled() -> Array:
+            u = jax.random.uniform(jax.random.fold_in(order_key, index // epoch_steps), order.shape)
+            return jnp.argsort(jnp.where(task.valid_rows(), u, jnp.inf))
+
+        order = jax.lax.cond((within == 0) | (index == first), shuffled, lambda: order)
+        return order, order[(within * self.problem.batch_size + batch) % task.size]
+
+    def _adapted(self, learned: Learned, stage: int, head: Head) -> State:
+        """The state that predicts: a copy trained on recalled data, for methods that adapt first."""
+        phase = self.method.adaptation
+        if phase is None:
+            return learned.state
+
+        def adapt(
+            state: State, keys: Keys, stage: Array, head: Head, order_key: Array, rate: Array
+        ) -> State:
+            task, reference = self.method.recall(self.problem, state, stage, head)
+            fresh = Learned(state, self.transformation.init(state.trainable), jnp.array(True))
+            epochs = phase.epochs or self.training.epochs
+            count = epochs * max(1, task.x.shape[0] // self.problem.batch_size)
+            first, count = jnp.int32(0), jnp.int32(count)
+            reference = jax.lax.stop_gradient(reference)
+            keys = keys.fold(stage)
+            adapted, _ = self._steps(
+                phase, fresh, reference, keys, task, order_key, first, count, rate
+            )
+            return adapted.state
+
+        rate = jnp.asarray(self.training.learning_rate, self.problem.dtype)
+        return self._run(
+            "adapt",
+            adapt,
+            [True, True, False, False, False, False],
+            learned.state,
+            self.keys,
+            *self.layout.place((jnp.int32(stage), head), seeded=False),
+            self.order_key,
+            self.layout.place(rate, seeded=False),
+        )
+
+
+def chosen_strategy(problem: Problem) -> str:
+    """How to lay out repeats: a CPU's caches hold one at a time, an accelerator wants them all at once."""
+    if jax.default_backend() == "cpu":
+        return "map"
+    return problem.network.seed_axis if problem.network else "vmap"

@@ -1,0 +1,112 @@
+"""Compiled programs: compiled once per shape, timed, counted, and laid out over seeds and devices."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+PyTree = Any
+SEED = PartitionSpec("seeds")
+SHARED = PartitionSpec()
+
+
+class Layout:
+    """Where the seed axis lives: mapped over or vmapped on a device, sharded over several."""
+
+    def __init__(self, seeds: int, strategy: str, devices: Sequence[jax.Device] | None = None):
+        devices = list(devices or jax.local_devices())[: max(seeds, 1)]
+        self.strategy = strategy
+        self.mesh = Mesh(devices, ("seeds",)) if len(devices) > 1 else None
+        self.padded = -(-seeds // len(devices)) * len(devices)
+
+    def over_seeds(self, function: Callable, seeded: Sequence[bool]) -> Callable:
+        """Apply a function of one seed to all of them; `seeded` says which arguments have the axis."""
+        if self.strategy == "vmap":
+            mapped = jax.vmap(function, in_axes=[0 if s else None for s in seeded])
+        else:
+            mapped = _one_after_the_other(function, seeded)
+        if self.mesh is None:
+            return mapped
+        return jax.shard_map(
+            mapped,
+            mesh=self.mesh,
+            in_specs=tuple(SEED if s else SHARED for s in seeded),
+            out_specs=SEED,
+            check_vma=False,
+        )
+
+    def place(self, tree: PyTree, seeded: bool) -> PyTree:
+        """Put arrays where the programs expect them."""
+        if self.mesh is None:
+            return jax.tree.map(jnp.asarray, tree)
+        return jax.device_put(tree, NamedSharding(self.mesh, SEED if seeded else SHARED))
+
+
+def _one_after_the_other(function: Callable, seeded: Sequence[bool]) -> Callable:
+    def mapped(*arguments: PyTree) -> PyTree:
+        def one(chosen: tuple[PyTree, ...]) -> PyTree:
+            rest = iter(chosen)
+            return function(
+                *(next(rest) if s else a for a, s in zip(arguments, seeded, strict=True))
+            )
+
+        return jax.lax.map(one, tuple(a for a, s in zip(arguments, seeded, strict=True) if s))
+
+    return mapped
+
+
+class Program:
+    """A function that is compiled for each shape of its arguments, with the time that this took."""
+
+    def __init__(self, name: str, function: Callable):
+        self.name = name
+        self.traces = 0
+        self.compile_seconds = 0.0
+        self.peak_bytes = 0
+        self._compiled: dict[Any, Callable] = {}
+
+        def counted(*arguments: PyTree) -> PyTree:
+            self.traces += 1
+            return function(*arguments)
+
+        self._jitted = jax.jit(counted)
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        """Run, compiling first where these shapes are new."""
+        leaves, structure = jax.tree.flatten(arguments)
+        shapes = (
+            structure,
+            tuple((x.shape, str(x.dtype)) if isinstance(x, Array) else type(x) for x in leaves),
+        )
+        if shapes not in self._compiled:
+            start = time.perf_counter()
+            compiled = self._jitted.lower(*arguments).compile()
+            self.compile_seconds += time.perf_counter() - start
+            analysis = compiled.memory_analysis()
+            if analysis is not None:
+                self.peak_bytes = max(
+                    self.peak_bytes,
+                    analysis.temp_size_in_bytes
+                    + analysis.argument_size_in_bytes
+                    + analysis.output_size_in_bytes,
+                )
+            self._compiled[shapes] = compiled
+        return self._compiled[shapes](*arguments)
+
+
+def keep_compilations() -> None:
+    """Use a compilation cache on disk, unless the user has set one up or switched it off."""
+    if jax.config.jax_compilation_cache_dir or os.environ.get("FUNCL_COMPILATION_CACHE") == "0":
+        return
+    base = os.environ.get("FUNCL_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    folder = Path(base) if base else Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(folder / "funcl" / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

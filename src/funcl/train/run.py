@@ -1,0 +1,175 @@
+"""Run a method over a whole sequence: train each stage, evaluate, go on.
+
+`Runner.advance` is a generator of snapshots. Each one is a complete account of the run so far, so
+stopping, saving and going on are the same thing as taking the next snapshot later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from funcl.errors import FunclError, unknown
+from funcl.evaluate.history import History
+from funcl.networks.network import Network
+from funcl.protocol import Head, Method, TaskData
+from funcl.tasks.sequence import TaskSequence
+from funcl.train.data import Shelf, head_table, problem_of, stage_data, test_data, test_pieces
+from funcl.train.engine import EVALUATION_ROWS, Engine, Learned, Position, Report
+from funcl.train.training import Seeds, Training
+
+EVALUATE = ("all", "last", "none")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run so far. `reference` belongs to a stage that has begun; between stages it is None."""
+
+    learned: Learned
+    stage: int
+    position: Position
+    reference: Any
+    history: History
+    report: Report | None = None  # of the chunk that led here
+
+    @property
+    def begun(self) -> bool:
+        """Whether the stage has been prepared."""
+        return self.report is not None or self.position != Position()
+
+
+class Runner:
+    """One method on one sequence."""
+
+    def __init__(
+        self,
+        sequence: TaskSequence,
+        network: Network | None,
+        method: Method,
+        training: Training,
+        seeds: Seeds,
+        evaluate: str = "all",
+        variant: str | None = None,
+    ):
+        if evaluate not in EVALUATE:
+            raise unknown("evaluation rule", evaluate, EVALUATE)
+        if sequence.heads not in method.scenarios:
+            raise FunclError(
+                f"{method.name} cannot learn {sequence.name} with {sequence.heads} heads; "
+                f"it can with {' or '.join(method.scenarios)}."
+            )
+        self.sequence, self.evaluate = sequence, evaluate
+        self.stages = method.stages(len(sequence))
+        self.problem = problem_of(
+            sequence, self.stages, network, training.batch_size, training.precision
+        )
+        method.check(self.problem, {task.name: len(task.y_train) for task in sequence})
+        self.engine = Engine(self.problem, method, training, seeds)
+        self.shelf = Shelf()
+        self.pieces = test_pieces(sequence, EVALUATION_ROWS)
+        self.blank = History.blank(
+            tasks=[task.name for task in sequence],
+            seeds=list(seeds.numbers),
+            sequence=sequence.name,
+            method=method.name,
+            variant=variant,
+            heads=sequence.heads,
+            scenario=sequence.scenario,
+            split=sequence.split,
+            data_seed=sequence.data_seed,
+            seconds={"train": 0.0, "compile": 0.0, "evaluate": 0.0},
+        )
+
+    def start(self) -> Snapshot:
+        """The snapshot before any task."""
+        return Snapshot(self.engine.start(), 0, Position(), None, self.blank)
+
+    def data(self, stage: int) -> TaskData:
+        """The training data of a stage, on the device."""
+        return stage_data(self.sequence, self.stages, stage, self.problem, self.shelf)
+
+    def advance(self, snapshot: Snapshot) -> Iterator[Snapshot]:
+        """Train to the end, one snapshot per chunk of steps and one per finished stage."""
+        while snapshot.stage < len(self.stages):
+            task = self.data(snapshot.stage)
+            timer = Timer(self.engine, snapshot.history)
+            if not snapshot.begun:
+                learned, reference = self.engine.begin(snapshot.learned, task)
+                snapshot = replace(snapshot, learned=learned, reference=reference)
+            chunks = self.engine.train(
+                snapshot.learned, snapshot.reference, task, snapshot.position
+            )
+            for learned, position, report in chunks:
+                history = self.name_diverged(timer.history("train"), snapshot.stage, report)
+                snapshot = replace(
+                    snapshot, learned=learned, position=position, report=report, history=history
+                )
+                yield snapshot
+                timer = Timer(self.engine, history)
+            yield (snapshot := self.finish(snapshot, task))
+
+    def finish(self, snapshot: Snapshot, task: TaskData) -> Snapshot:
+        """Consolidate a trained stage and evaluate."""
+        timer = Timer(self.engine, snapshot.history)
+        learned = self.engine.end(snapshot.learned, snapshot.reference, task)
+        jax.block_until_ready(learned)
+        history = timer.history("train")
+        done = snapshot.stage + 1
+        if self.evaluate == "all" or (self.evaluate == "last" and done == len(self.stages)):
+            timer = Timer(self.engine, history)
+            seen = [t for stage in self.stages[:done] for t in stage]
+            scores = {on: self.score(learned, on) for on in seen}
+            history = timer.history("evaluate").with_row(max(seen), scores)
+        return Snapshot(learned, done, Position(), None, history)
+
+    def score(self, learned: Learned, on: int) -> Any:
+        """Scores of one task's test part."""
+        test = test_data(self.sequence[on], self.pieces, self.shelf)
+        stage = next(i for i, tasks in enumerate(self.stages) if on in tasks)
+        return self.engine.score(learned, test, stage, self.head(on))
+
+    def head(self, on: int) -> Head:
+        """The head of a task of the sequence."""
+        columns = self.sequence[on].columns
+        table = head_table([columns], 1, self.problem.head_width)
+        return Head(table.columns[0], table.valid[0])
+
+    def name_diverged(self, history: History, stage: int, report: Report) -> History:
+        """Note the seeds that stopped in this chunk."""
+        numbers = np.asarray(history.seeds)[~report.alive]
+        new = {int(n) for n in numbers} - set(history.diverged)
+        if not new:
+            return history
+        task = self.sequence[self.stages[stage][0]].name
+        where = f"task {stage + 1} ({task}), before step {report.step:,}"
+        return replace(history, diverged={**history.diverged, **dict.fromkeys(new, where)})
+
+
+class Timer:
+    """Time since its making, split into compiling and all else."""
+
+    def __init__(self, engine: Engine, history: History):
+        self.engine, self.before = engine, history
+        self.compiled, self.began = engine.compile_seconds, time.perf_counter()
+
+    def history(self, kind: str) -> History:
+        """The history with the time since then added under `kind`."""
+        compiling = self.engine.compile_seconds - self.compiled
+        spent = time.perf_counter() - self.began - compiling
+        seconds = dict(self.before.seconds)
+        seconds[kind] += spent
+        seconds["compile"] += compiling
+        return replace(self.before, seconds=seconds)
+
+
+def run(runner: Runner) -> Snapshot:
+    """Run to the end, and return the last snapshot."""
+    snapshot = runner.start()
+    for snapshot in runner.advance(snapshot):
+        pass
+    return snapshot

@@ -1,0 +1,117 @@
+"""How long, how fast, in what order: the settings of a run that belong to no method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import optax
+
+from funcl.errors import FunclError, unknown
+from funcl.protocol import Keys
+
+OPTIMISERS = {"adam": optax.adam, "sgd": optax.sgd, "yogi": optax.yogi}
+SEED_AXES = ("auto", "vmap", "map")
+
+
+@dataclass(frozen=True)
+class Training:
+    """The settings of training.
+
+    An epoch has max(1, examples // batch_size) steps; small tasks wrap around. With `reshuffle` the
+    order of examples is new in every epoch, else it stays as loaded and the window slides (as
+    published). `seed_axis` lays repeats out as one batch ("vmap") or one after the other inside
+    the same program ("map"); "auto" asks the network. `chunk` is the number of steps between two
+    looks at the losses.
+    """
+
+    epochs: int = 20
+    batch_size: int = 128
+    learning_rate: float = 5e-4
+    first_epochs: int | None = None
+    first_learning_rate: float | None = None
+    optimiser: str = "adam"
+    reshuffle: bool = True
+    seed_axis: str = "auto"
+    chunk: int = 500
+    precision: str = "float32"
+
+    first_read: ClassVar[dict[str, int]] = {"epochs": 1, "learning_rate": 1}
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot work."""
+        for name in ("epochs", "first_epochs", "batch_size", "chunk"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise FunclError(f"{name} must be a whole number of at least 1, not {value!r}.")
+        for name in ("learning_rate", "first_learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise FunclError(f"{name} must be a positive number, not {value!r}.")
+        if self.optimiser not in OPTIMISERS:
+            raise unknown("optimiser", self.optimiser, OPTIMISERS)
+        if self.seed_axis not in SEED_AXES:
+            raise unknown("seed axis", self.seed_axis, SEED_AXES)
+        if self.precision not in ("float32", "float64"):
+            raise unknown("precision", self.precision, ("float32", "float64"))
+
+    def transformation(self) -> optax.GradientTransformation:
+        """The optimiser for a learning rate of 1; the engine multiplies by the rate of the task."""
+        return OPTIMISERS[self.optimiser](1.0)
+
+    def rate(self, stage: int) -> float:
+        """Learning rate of a stage (0 is the first)."""
+        first = self.first_learning_rate
+        return first if stage == 0 and first is not None else self.learning_rate
+
+    def epochs_of(self, stage: int) -> int:
+        """Epochs of a stage (0 is the first)."""
+        return self.first_epochs if stage == 0 and self.first_epochs else self.epochs
+
+
+SOURCES = ("init", "noise", "context")
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Repeats as an axis: which numbers, and which sources of randomness they drive.
+
+    What does not vary uses `data_seed`, like the order of the data.
+    """
+
+    numbers: tuple[int, ...]
+    vary: tuple[str, ...] = SOURCES
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse no seeds, repeated seeds, and sources that do not exist."""
+        if not self.numbers:
+            raise FunclError("At least one seed is needed.")
+        if len(set(self.numbers)) < len(self.numbers):
+            raise FunclError(f"Seeds must differ from each other, not {list(self.numbers)}.")
+        for source in self.vary:
+            if source not in SOURCES:
+                raise unknown("source of randomness", source, SOURCES)
+
+    @classmethod
+    def of(cls, seeds: int | Sequence[int], vary: Sequence[str], data_seed: int) -> Seeds:
+        """`seeds=10` is 0 to 9; a list is taken as it is."""
+        numbers = range(seeds) if isinstance(seeds, int) else seeds
+        return cls(tuple(int(n) for n in numbers), tuple(vary), data_seed)
+
+    def keys(self, padded: int) -> Keys:
+        """A key for every seed and source; the axis is padded by repeating the last seed."""
+        numbers = [*self.numbers, *[self.numbers[-1]] * (padded - len(self.numbers))]
+
+        def source_keys(index: int, source: str) -> jax.Array:
+            chosen = [n if source in self.vary else self.data_seed for n in numbers]
+            bases = [jax.random.fold_in(jax.random.key(n), index) for n in chosen]
+            return jax.numpy.stack(bases)
+
+        return Keys(*(source_keys(i, s) for i, s in enumerate(SOURCES)))
+
+    def order_key(self) -> jax.Array:
+        """The key of the data order, the same for all repeats."""
+        return jax.random.fold_in(jax.random.key(self.data_seed), len(SOURCES))
