@@ -33,9 +33,13 @@ def local_draws(network: LayeredNetwork, q: Gaussian, x: Array, key: Array, draw
         mean = layer(q.mean[index], inputs)
         if not jax.tree.leaves(q.log_variance[index]):
             return mean
-        deviation = jnp.sqrt(layer.activation_variance(spread[index], inputs))
+        activation_variance = layer.activation_variance(spread[index], inputs)
+        # A blank input through a layer whose bias is not random has none, where √ has no slope.
+        smallest = jnp.finfo(mean.dtype).tiny
+        deviation = jnp.sqrt(jnp.maximum(activation_variance, smallest))
         shape = (draws, *mean.shape[-2:])
         noise = standard_normal(jax.random.fold_in(key, index), shape, mean.dtype)
         return mean + deviation * noise
 
-    return network.forward(x, visit)
+    outputs = network.forward(x, visit)
+    return jnp.broadcast_to(outputs, (draws, *outputs.shape[-2:]))

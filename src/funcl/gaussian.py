@@ -1,11 +1,12 @@
 """The mean-field Gaussian over parameters: draw from it, compare two of them.
 
 The variance is kept as its logarithm, so that σ = exp(½ log σ²). A `None` in place of a
-log-variance marks a parameter that is not random.
+log-variance marks a parameter, or a whole layer of them, that is not random.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ PyTree = Any
 
 
 class Gaussian(NamedTuple):
-    """N(mean, diag exp(log_variance)); both are pytrees of one structure."""
+    """N(mean, diag exp(log_variance)); both are pytrees of one structure, but for `None`."""
 
     mean: PyTree
     log_variance: PyTree
@@ -24,35 +25,39 @@ class Gaussian(NamedTuple):
 
 def variance(q: Gaussian) -> PyTree:
     """σ² of every parameter; zero where a parameter is not random."""
-    return jax.tree.map(
-        lambda m, v: jnp.zeros_like(m) if v is None else jnp.exp(v), q.mean, q.log_variance
-    )
+
+    def leaf(v: Array | None, m: PyTree) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, m) if v is None else jnp.exp(v)
+
+    return _map_random(leaf, q.log_variance, q.mean)
 
 
 def sample(q: Gaussian, key: Array) -> PyTree:
     """One draw μ + σ ε."""
     leaves, structure = jax.tree.flatten(q.mean)
     keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(leaves))))
-    return jax.tree.map(
-        lambda m, v, k: (
-            m if v is None else m + jnp.exp(0.5 * v) * standard_normal(k, m.shape, m.dtype)
-        ),
-        q.mean,
-        q.log_variance,
-        keys,
-    )
+
+    def leaf(v: Array | None, m: PyTree, k: PyTree) -> PyTree:
+        return m if v is None else m + jnp.exp(0.5 * v) * standard_normal(k, m.shape, m.dtype)
+
+    return _map_random(leaf, q.log_variance, q.mean, keys)
 
 
 def kl(q: Gaussian, p: Gaussian) -> Array:
     """KL(q ‖ p) = ½ Σ [log σ²_p − log σ²_q + (σ²_q + (μ_q − μ_p)²)/σ²_p − 1], over random parameters."""
 
-    def leaf(mq: Array, vq: Array | None, mp: Array, vp: Array | None) -> Array:
-        if vq is None or vp is None:
-            return jnp.zeros((), mq.dtype)
+    def leaf(vq: Array | None, vp: Array, mq: Array, mp: Array) -> Array | None:
+        if vq is None:
+            return None
         return jnp.sum(kl_of_moments(mq, jnp.exp(vq), mp, jnp.exp(vp)))
 
-    terms = jax.tree.map(leaf, q.mean, q.log_variance, p.mean, p.log_variance)
-    return jax.tree.reduce(jnp.add, terms)
+    terms = _map_random(leaf, q.log_variance, p.log_variance, q.mean, p.mean)
+    return jax.tree.reduce(jnp.add, terms, 0.0)
+
+
+def _map_random(leaf_fn: Callable, log_variance: PyTree, *trees: PyTree) -> PyTree:
+    """Map over log-variances, where a `None` goes with whatever the other trees have in its place."""
+    return jax.tree.map(leaf_fn, log_variance, *trees, is_leaf=lambda v: v is None)
 
 
 def kl_of_moments(mean_q: Array, variance_q: Array, mean_p: Array, variance_p: Array) -> Array:

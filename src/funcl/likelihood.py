@@ -24,4 +24,4 @@ def cross_entropy(logits: Array, y: Array, mask: Array) -> tuple[Array, Array]:
     log_p = log_probabilities(logits, mask)
     labels = jnp.broadcast_to(y, logits.shape[:-1])
     nll = -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
-    return nll, jnp.argmax(log_p, axis=-1) == labels
+    return nll, jnp.argmax(log_p, axis=-1).astype(y.dtype) == labels

@@ -62,8 +62,8 @@ def covariance_block(network: Network, q: Gaussian, x: Array, column: Array) -> 
 
     def row(example: Array) -> Array:
         gradient = jax.grad(lambda mean: network.apply(mean, example[None])[0, column])(q.mean)
-        scaled = jax.tree.map(lambda g, v: (g * jnp.sqrt(v)).ravel(), gradient, spread)
-        return jnp.concatenate(jax.tree.leaves(scaled))
+        return jnp.concatenate([g.ravel() for g in jax.tree.leaves(gradient)])
 
     rows = jax.vmap(row)(x)
-    return rows @ rows.T
+    scale = jnp.concatenate([v.ravel() for v in jax.tree.leaves(spread)])
+    return (rows * scale) @ rows.T

@@ -170,6 +170,7 @@ class Method:
     scenarios: ClassVar[tuple[str, ...]] = ("multi", "single")
     needs_network: ClassVar[bool] = True
     keeps_optimiser: ClassVar[bool] = False
+    always_first: ClassVar[bool] = False  # every stage is trained as long and as fast as the first
     adaptation: ClassVar[Phase | None] = None
 
     def optimiser(self) -> optax.GradientTransformation | None:
@@ -226,8 +227,8 @@ class Method:
 
     def recall(
         self, problem: Problem, state: State, stage: Array, head: Head
-    ) -> tuple[TaskData, PyTree]:
-        """The data and the reference that `adaptation` trains on before a head is predicted."""
+    ) -> tuple[State, TaskData, PyTree]:
+        """What `adaptation` trains before a head is predicted: a state, on data, with a reference."""
         raise NotImplementedError(f"{type(self).__name__} has no adaptation to recall data for.")
 
 

@@ -1,9 +1,7 @@
 """The record of a run: one tensor per score over seeds and tasks, and what led to it."""
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcl.atomic import replace_file
 from funcl.errors import FunclError
 from funcl.evaluate import metrics
 from funcl.evaluate.metrics import Floats, Metric
@@ -150,27 +149,27 @@ class History:
 
     def save(self, path: str | Path) -> None:
         """Write JSON (NaN as null) under a temporary name, then rename: never half a file."""
-        path = Path(path)
-        text = json.dumps({"schema": SCHEMA} | _plain(asdict(self)), allow_nan=False)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        text = json.dumps(self.to_plain(), allow_nan=False)
         try:
-            with part.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
+            replace_file(Path(path), text.encode() + b"\n")
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
             raise FunclError(
                 f"The history could not be written to {path} ({error.strerror}): "
                 "choose a folder that exists, may be written and has room."
             ) from error
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the history as numbers, strings, lists and dicts that JSON holds exactly."""
+        return {"schema": SCHEMA} | _plain(asdict(self))
+
     @classmethod
     def load(cls, path: str | Path) -> "History":
         """Read what `save` wrote."""
-        stored = read_json(path, "history", SCHEMA)
+        return cls.from_plain(read_json(path, "history", SCHEMA), str(path))
+
+    @classmethod
+    def from_plain(cls, stored: Mapping[str, Any], path: str) -> "History":
+        """Rebuild what `to_plain` gave; `path` is named where something is wrong."""
         try:
             known = {item.name: stored[item.name] for item in fields(cls)}
             known["diverged"] = {int(seed): str(where) for seed, where in known["diverged"].items()}

@@ -7,6 +7,7 @@ with `per_task`, for each task concerned.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,9 +79,13 @@ class Pixels(Source):
             raise FunclError(f"Pixels(real={self.real}): the real part lies between 0 and 1.")
 
     def draw(self, key: Array, batch: Array, count: int) -> Array:
-        """`count` inputs, the constant ones first."""
-        constant = int((1 - self.real) * count)
-        examples = count - constant
+        """`count` inputs, the constant ones first; for several tasks, a draw for each."""
+        if count > self.points:
+            keys = jax.random.split(key, count // self.points)
+            x = jax.vmap(lambda k: self.draw(k, batch, self.points))(keys)
+            return x.reshape(count, *batch.shape[1:])
+        examples = math.ceil(round(self.real * count, 6))  # 0.07 × 100 is 7, not a little more
+        constant = count - examples
         if examples > batch.shape[0]:
             raise FunclError(
                 f"{type(self).__name__} asks for {examples} distinct examples of a minibatch of "
@@ -118,13 +123,13 @@ def recall_per_task(
     capacity = memory.y.shape[1]
     points = min(points, capacity)
     if points == capacity:  # all of it: nothing to draw
-        row = jnp.broadcast_to(jnp.arange(capacity), (slots, capacity))
+        row = jnp.broadcast_to(_numbers(capacity), (slots, capacity))
     else:
-        stored = jnp.arange(capacity) < memory.size[:slots, None]
+        stored = _numbers(capacity) < memory.size[:slots, None]
         keys = jax.random.split(key, slots)
         row = lowest(jax.vmap(rule(selection))(keys, memory.y[:slots], stored), points)
-    slot = jnp.broadcast_to(jnp.arange(slots)[:, None], row.shape)
-    drawn = jnp.arange(points) < memory.size[:slots, None]
+    slot = jnp.broadcast_to(_numbers(slots)[:, None], row.shape)
+    drawn = _numbers(points) < memory.size[:slots, None]
     valid = drawn & (slot < finished)
     return Recalled(slot.ravel(), row.ravel(), valid.ravel())
 
@@ -141,7 +146,7 @@ def recall_in_total(
     task_key, row_key = jax.random.split(key)
     choice = finished_choice(task_key, finished, memory.y.shape[0], slots)
     group, place = spread(points, finished, slots)
-    stored = jnp.arange(memory.y.shape[1]) < memory.size[choice, None]
+    stored = _numbers(memory.y.shape[1]) < memory.size[choice, None]
     keys = jax.random.split(row_key, slots)
     scores = jax.vmap(rule(selection))(keys, memory.y[choice], stored)
     ranked = lowest(scores, min(points, memory.y.shape[1]))
@@ -152,8 +157,8 @@ def recall_in_total(
 
 def finished_choice(key: Array, finished: Array, stages: int, slots: int) -> Array:
     """The finished slots in order where they fit into `slots`, else a random choice of them."""
-    ordered = jnp.minimum(jnp.arange(slots), jnp.maximum(finished, 1) - 1)
-    u = jnp.where(jnp.arange(stages) < finished, jax.random.uniform(key, (stages,)), jnp.inf)
+    ordered = jnp.minimum(_numbers(slots), jnp.maximum(finished, 1) - 1)
+    u = jnp.where(_numbers(stages) < finished, jax.random.uniform(key, (stages,)), jnp.inf)
     return jnp.where(finished <= slots, ordered, lowest(u, slots))
 
 
@@ -166,6 +171,10 @@ def spread(points: int, tasks: Array, slots: int) -> tuple[Array, Array]:
     """
     groups = jnp.clip(tasks, 1, slots)
     share = points // groups
-    index = jnp.arange(points)
+    index = _numbers(points)
     group = jnp.minimum(index // share, groups - 1)
     return group, index - group * share
+
+
+def _numbers(count: int) -> Array:
+    return jnp.arange(count, dtype=jnp.int32)

@@ -27,9 +27,9 @@ def class_turn_scores(key: Array, y: Array, valid: Array) -> Array:
     u = jax.random.uniform(key, valid.shape)
     order = jnp.lexsort((u, y, ~valid))
     label = jnp.where(valid, y, jnp.iinfo(jnp.int32).max)[order]
-    position = jnp.arange(label.shape[0])
     start = jnp.searchsorted(label, label, side="left")
-    rank = jnp.zeros(label.shape[0]).at[order].set(position - start)
+    position = jnp.arange(start.size, dtype=start.dtype)
+    rank = jnp.zeros_like(u).at[order].set((position - start).astype(u.dtype))
     return jnp.where(valid, rank + u, jnp.inf)
 
 
@@ -45,4 +45,4 @@ def rule(name: str) -> Rule:
 
 def lowest(scores: Array, count: int) -> Array:
     """The rows with the lowest scores, lowest first."""
-    return jax.lax.top_k(-scores, count)[1]
+    return jax.lax.top_k(-scores, count)[1].astype(jnp.int32)

@@ -18,7 +18,7 @@ prior variance is a variance of function values; optimiser state survives tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -82,13 +82,13 @@ class SFSVI(Method):
     likelihood: str = "local"
     kl_scale: str | float = "equal"
     first_context: Source = Noise(40)
-    context: Source = Coreset(40)
-    second_context: Source | None = None
-    own_context: Source | None = None
-    coreset_size: int = 40
-    coreset_selection: str = "random"
-    prediction: str = "probabilities"
-    prediction_draws: int = 20
+    context: Source = field(default=Coreset(40), metadata={"first_read": 2})
+    second_context: Source | None = field(default=None, metadata={"first_read": 2})
+    own_context: Source | None = field(default=None, metadata={"first_read": 2})
+    coreset_size: int = field(default=40, metadata={"first_read": 2})
+    coreset_selection: str = field(default="random", metadata={"first_read": 2})
+    prediction: str = field(default="probabilities", metadata={"first_read": None})
+    prediction_draws: int = field(default=20, metadata={"first_read": None})
     initial_log_variance: tuple[float, float] = (-10.0, -8.0)
 
     name: ClassVar[str] = "sfsvi"

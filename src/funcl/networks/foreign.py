@@ -30,10 +30,7 @@ class Foreign(Network):
         parameters = self.init_fn(key, input_shape, outputs)
         for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
             if not eqx.is_inexact_array(leaf):
-                raise FunclError(
-                    f"The network's parameter {jax.tree_util.keystr(path)} is not an array of floats: "
-                    "keep settings and counters out of the parameters."
-                )
+                raise not_floats(path)
         return parameters
 
     def apply(self, parameters: Any, x: Array) -> Array:
@@ -41,32 +38,57 @@ class Foreign(Network):
         return self.apply_fn(parameters, x)
 
 
-def from_equinox(build: Callable[[Array, tuple[int, ...], int], eqx.Module]) -> Foreign:
-    """Wrap an Equinox module that maps ONE example to its outputs: `build(key, input_shape, outputs)`.
+class EquinoxParameters(eqx.Module):
+    """The floating arrays of a module, and the number of outputs that it was built for."""
 
-    Batch statistics and other state that changes in training are refused: after a task they would
-    describe the last task's inputs only.
+    arrays: Any
+    outputs: int = eqx.field(static=True)
+
+
+@dataclass(frozen=True)
+class EquinoxNetwork(Network):
+    """An Equinox module that maps ONE example to its outputs: `build(key, input_shape, outputs)`.
+
+    Only the arrays are parameters; all else of the module is rebuilt, without any arithmetic, where
+    the network is applied. Batch statistics and other state that changes in training are refused:
+    after a task they would describe the last task's inputs only.
     """
 
-    def skeleton(input_shape: tuple[int, ...], outputs: int) -> tuple[Any, Any]:
-        module = build(jax.random.key(0), input_shape, outputs)
-        leaves = jax.tree.leaves(
-            module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.State | eqx.nn.StateIndex)
-        )
-        if any(isinstance(leaf, eqx.nn.State | eqx.nn.StateIndex) for leaf in leaves):
+    build: Callable[[Array, tuple[int, ...], int], eqx.Module]
+
+    def init(self, key: Array, input_shape: tuple[int, ...], outputs: int) -> EquinoxParameters:
+        """Initial parameters, refused where the module holds other arrays or state."""
+        module = self.build(key, input_shape, outputs)
+        if any(map(_is_state, jax.tree.leaves(module, is_leaf=_is_state))):
             raise FunclError(
                 "This network keeps state that changes in training (batch statistics): "
                 "replace batch normalisation by group or layer normalisation."
             )
-        return eqx.partition(module, eqx.is_inexact_array)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(module):
+            if eqx.is_array_like(leaf) and not eqx.is_inexact_array(leaf):
+                raise not_floats(path)
+        return EquinoxParameters(eqx.filter(module, eqx.is_inexact_array), outputs)
 
-    static: dict[str, Any] = {}
+    def apply(self, parameters: EquinoxParameters, x: Array) -> Array:
+        """Outputs of the module, one example at a time."""
+        skeleton = eqx.filter_eval_shape(
+            self.build, jax.random.key(0), x.shape[1:], parameters.outputs
+        )
+        return jax.vmap(eqx.combine(parameters.arrays, skeleton))(x)
 
-    def init_fn(key: Array, input_shape: tuple[int, ...], outputs: int) -> Any:
-        static["rest"] = skeleton(input_shape, outputs)[1]
-        return eqx.filter(build(key, input_shape, outputs), eqx.is_inexact_array)
 
-    def apply_fn(parameters: Any, x: Array) -> Array:
-        return jax.vmap(eqx.combine(parameters, static["rest"]))(x)
+def from_equinox(build: Callable[[Array, tuple[int, ...], int], eqx.Module]) -> EquinoxNetwork:
+    """Wrap an Equinox module that maps ONE example to its outputs: `build(key, input_shape, outputs)`."""
+    return EquinoxNetwork(build)
 
-    return Foreign(init_fn, apply_fn)
+
+def not_floats(path: Any) -> FunclError:
+    """The refusal of a parameter that cannot be random."""
+    return FunclError(
+        f"The network's parameter {jax.tree_util.keystr(path)} is not an array of floats: "
+        "keep settings and counters out of the parameters."
+    )
+
+
+def _is_state(node: Any) -> bool:
+    return isinstance(node, eqx.nn.State | eqx.nn.StateIndex)

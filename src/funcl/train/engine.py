@@ -82,28 +82,15 @@ class Engine:
 
     def start(self) -> Learned:
         """The state before any task."""
-
-        def start(keys: Keys) -> tuple[State, PyTree]:
-            state = self.method.init(self.problem, keys)
-            return state, self.transformation.init(state.trainable)
-
-        state, optimiser = self._run("start", start, [True], self.keys)
+        state, optimiser = self._run("start", self._start_one, [True], self.keys)
         alive = self.layout.place(jnp.ones(self.layout.padded, bool), seeded=True)
         return Learned(state, optimiser, alive)
 
     def begin(self, learned: Learned, task: TaskData) -> tuple[Learned, PyTree]:
         """Prepare a task; the reference is what its loss holds constant."""
-
-        def begin(state: State, optimiser: PyTree, keys: Keys, task: TaskData) -> PyTree:
-            keys = keys.fold(task.stage)
-            state, reference = self.method.begin_task(self.problem, state, task, keys)
-            if not self.method.keeps_optimiser:
-                optimiser = self.transformation.init(state.trainable)
-            return state, optimiser, jax.lax.stop_gradient(reference)
-
         state, optimiser, reference = self._run(
             "begin",
-            begin,
+            self._begin_one,
             [True, True, True, False],
             learned.state,
             learned.optimiser,
@@ -112,9 +99,31 @@ class Engine:
         )
         return Learned(state, optimiser, learned.alive), reference
 
+    def templates(self, task: TaskData) -> tuple[Learned, PyTree]:
+        """Shapes of what is learnt and of a task's reference, one row per seed; nothing is computed."""
+        key = jax.eval_shape(lambda keys: jax.tree.map(lambda k: k[0], keys), self.keys)
+        state, optimiser = jax.eval_shape(self._start_one, key)
+        state, optimiser, reference = jax.eval_shape(self._begin_one, state, optimiser, key, task)
+        learned = Learned(state, optimiser, jax.ShapeDtypeStruct((), bool))
+        seeds = len(self.seeds.numbers)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype),
+            (learned, reference),
+        )
+
+    def kept(self, tree: PyTree) -> PyTree:
+        """Off the device, without the padding of the seed axis."""
+        return jax.tree.map(lambda a: np.asarray(a)[: len(self.seeds.numbers)], tree)
+
+    def restored(self, tree: PyTree) -> PyTree:
+        """The inverse of `kept`: padded by repeating the last seed, and back on the devices."""
+        more = self.layout.padded - len(self.seeds.numbers)
+        padded = jax.tree.map(lambda a: np.concatenate([a, *[a[-1:]] * more]), tree)
+        return self.layout.place(padded, seeded=True)
+
     def steps(self, phase: Phase, task: TaskData) -> int:
         """How many steps a phase takes on a task."""
-        stage = int(task.stage)
+        stage = self._pace(task)
         if phase.first_only and stage > 0:
             return 0
         epochs = phase.epochs or self.training.epochs_of(stage)
@@ -143,20 +152,20 @@ class Engine:
     def end(self, learned: Learned, reference: PyTree, task: TaskData) -> Learned:
         """Let the method consolidate what it learnt."""
 
-        def end(state: State, reference: PyTree, keys: Keys, task: TaskData) -> State:
+        def end(learned: Learned, reference: PyTree, keys: Keys, task: TaskData) -> Learned:
             keys = keys.fold(task.stage)
-            return self.method.end_task(self.problem, state, reference, task, keys)
+            state = self.method.end_task(self.problem, learned.state, reference, task, keys)
+            return survivors(learned._replace(state=state), learned)
 
-        state = self._run(
+        return self._run(
             "end",
             end,
             [True, True, True, False],
-            learned.state,
+            learned,
             reference,
             self.keys,
             self.layout.place(task, seeded=False),
         )
-        return learned._replace(state=state)
 
     def score(self, learned: Learned, test: TestData, stage: int, head: Head) -> Scores:
         """Additive scores of every seed on a test part, as the task of `stage` on its `head`."""
@@ -182,7 +191,7 @@ class Engine:
             self.keys,
             *self.layout.place((test, jnp.int32(stage), head), seeded=False),
         )
-        return self._kept(scores)
+        return self.kept(scores)
 
     def predict(
         self, learned: Learned, x: Array, stage: int, head: Head
@@ -202,7 +211,7 @@ class Engine:
             self.keys,
             *self.layout.place((x, jnp.int32(stage), head), seeded=False),
         )
-        return self._kept(result)
+        return self.kept(result)
 
     @property
     def compile_seconds(self) -> float:
@@ -216,9 +225,22 @@ class Engine:
 
     # ------------------------------------------------------------------ how it is done
 
-    def _kept(self, tree: PyTree) -> PyTree:
-        """Off the device, without the padding of the seed axis."""
-        return jax.tree.map(lambda a: np.asarray(a)[: len(self.seeds.numbers)], tree)
+    def _pace(self, task: TaskData) -> int:
+        """The stage whose number of epochs and learning rate a task is trained with."""
+        return 0 if self.method.always_first else int(task.stage)
+
+    def _start_one(self, keys: Keys) -> tuple[State, PyTree]:
+        state = self.method.init(self.problem, keys)
+        return state, self.transformation.init(state.trainable)
+
+    def _begin_one(
+        self, state: State, optimiser: PyTree, keys: Keys, task: TaskData
+    ) -> tuple[State, PyTree, PyTree]:
+        keys = keys.fold(task.stage)
+        state, reference = self.method.begin_task(self.problem, state, task, keys)
+        if not self.method.keeps_optimiser:
+            optimiser = self.transformation.init(state.trainable)
+        return state, optimiser, jax.lax.stop_gradient(reference)
 
     def _run(self, name: str, function: Any, seeded: list[bool], *arguments: PyTree) -> PyTree:
         if name not in self.programs:
@@ -230,27 +252,24 @@ class Engine:
         if phase.enter is None and (number == 0 or self.method.keeps_optimiser):
             return learned
 
-        def enter(
-            state: State, optimiser: PyTree, reference: PyTree, keys: Keys, task: TaskData
-        ) -> tuple[State, PyTree]:
+        def enter(learned: Learned, reference: PyTree, keys: Keys, task: TaskData) -> Learned:
+            state, optimiser = learned.state, learned.optimiser
             if phase.enter is not None:
                 keys = keys.fold(task.stage).fold(number)
                 state = phase.enter(self.problem, state, reference, task, keys)
             if not self.method.keeps_optimiser:
                 optimiser = self.transformation.init(state.trainable)
-            return state, optimiser
+            return survivors(Learned(state, optimiser, learned.alive), learned)
 
-        state, optimiser = self._run(
+        return self._run(
             f"enter {phase.name}",
             enter,
-            [True, True, True, True, False],
-            learned.state,
-            learned.optimiser,
+            [True, True, True, False],
+            learned,
             reference,
             self.keys,
             task,
         )
-        return Learned(state, optimiser, learned.alive)
 
     def _chunk(
         self,
@@ -290,12 +309,12 @@ class Engine:
                 (
                     jnp.int32(step),
                     jnp.int32(count),
-                    jnp.asarray(self.training.rate(int(task.stage)), self.problem.dtype),
+                    jnp.asarray(self.training.rate(self._pace(task)), self.problem.dtype),
                 ),
                 seeded=False,
             ),
         )
-        values = self._kept((loss, penalty, accuracy, learned.alive))
+        values = self.kept((loss, penalty, accuracy, learned.alive))
         return learned, Report(phase.name, step + count, steps, *values)
 
     def _steps(
@@ -347,12 +366,8 @@ class Engine:
         carry = state.trainable, state.running, learned.optimiser, order, (zero, zero, zero)
         trainable, running, optimiser, _, sums = jax.lax.fori_loop(first, first + count, one, carry)
         means = jax.tree.map(lambda s: s / count, sums)
-        checked = jax.tree.leaves((trainable, means))
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in checked]))
-        alive = learned.alive & finite
-        new = Learned(State(trainable, running, state.carried), optimiser, alive)
-        kept = jax.tree.map(lambda n, o: jnp.where(alive, n, o), new, learned)
-        return kept._replace(alive=alive), means
+        new = Learned(State(trainable, running, state.carried), optimiser, learned.alive)
+        return survivors(new, learned, means), means
 
     def _rows(
         self, order: Array, order_key: Array, index: Array, first: Array, task: TaskData
@@ -380,7 +395,7 @@ class Engine:
         def adapt(
             state: State, keys: Keys, stage: Array, head: Head, order_key: Array, rate: Array
         ) -> State:
-            task, reference = self.method.recall(self.problem, state, stage, head)
+            state, task, reference = self.method.recall(self.problem, state, stage, head)
             fresh = Learned(state, self.transformation.init(state.trainable), jnp.array(True))
             epochs = phase.epochs or self.training.epochs
             count = epochs * max(1, task.x.shape[0] // self.problem.batch_size)
@@ -403,6 +418,14 @@ class Engine:
             self.order_key,
             self.layout.place(rate, seeded=False),
         )
+
+
+def survivors(new: Learned, old: Learned, means: PyTree = ()) -> Learned:
+    """One seed's next state, or its last good one from the moment that something is not finite."""
+    checked = jax.tree.leaves((new.state.trainable, means))
+    alive = old.alive & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in checked]))
+    kept = jax.tree.map(lambda n, o: jnp.where(alive, n, o), new, old)
+    return kept._replace(alive=alive)
 
 
 def chosen_strategy(problem: Problem) -> str:

@@ -6,6 +6,7 @@ stopping, saving and going on are the same thing as taking the next snapshot lat
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from funcl.evaluate.history import History
 from funcl.networks.network import Network
 from funcl.protocol import Head, Method, TaskData
 from funcl.tasks.sequence import TaskSequence
+from funcl.train import checkpoint
 from funcl.train.data import Shelf, head_table, problem_of, stage_data, test_data, test_pieces
 from funcl.train.engine import EVALUATION_ROWS, Engine, Learned, Position, Report
 from funcl.train.training import Seeds, Training
@@ -36,11 +38,7 @@ class Snapshot:
     reference: Any
     history: History
     report: Report | None = None  # of the chunk that led here
-
-    @property
-    def begun(self) -> bool:
-        """Whether the stage has been prepared."""
-        return self.report is not None or self.position != Position()
+    begun: bool = False  # whether the stage has been prepared
 
 
 class Runner:
@@ -100,12 +98,14 @@ class Runner:
             timer = Timer(self.engine, snapshot.history)
             if not snapshot.begun:
                 learned, reference = self.engine.begin(snapshot.learned, task)
-                snapshot = replace(snapshot, learned=learned, reference=reference)
+                snapshot = replace(snapshot, learned=learned, reference=reference, begun=True)
             chunks = self.engine.train(
                 snapshot.learned, snapshot.reference, task, snapshot.position
             )
             for learned, position, report in chunks:
-                history = self.name_diverged(timer.history("train"), snapshot.stage, report)
+                history = self.name_diverged(
+                    timer.history("train"), snapshot.stage, learned, f"before step {report.step:,}"
+                )
                 snapshot = replace(
                     snapshot, learned=learned, position=position, report=report, history=history
                 )
@@ -118,7 +118,9 @@ class Runner:
         timer = Timer(self.engine, snapshot.history)
         learned = self.engine.end(snapshot.learned, snapshot.reference, task)
         jax.block_until_ready(learned)
-        history = timer.history("train")
+        history = self.name_diverged(
+            timer.history("train"), snapshot.stage, learned, "as it was finished"
+        )
         done = snapshot.stage + 1
         if self.evaluate == "all" or (self.evaluate == "last" and done == len(self.stages)):
             timer = Timer(self.engine, history)
@@ -126,6 +128,39 @@ class Runner:
             scores = {on: self.score(learned, on) for on in seen}
             history = timer.history("evaluate").with_row(max(seen), scores)
         return Snapshot(learned, done, Position(), None, history)
+
+    def save(self, snapshot: Snapshot, folder: str | os.PathLike[str]) -> None:
+        """Write a snapshot to a checkpoint folder."""
+        arrays = {
+            "learned": self.engine.kept(snapshot.learned),
+            "reference": self.engine.kept(snapshot.reference),
+        }
+        payload = {
+            "kind": "run",
+            "stage": snapshot.stage,
+            "position": list(snapshot.position),
+            "begun": snapshot.begun,
+            "history": snapshot.history.to_plain(),
+        }
+        checkpoint.save(folder, arrays, payload)
+
+    def load(self, folder: str | os.PathLike[str]) -> Snapshot:
+        """Read a snapshot; going on from it gives what an unbroken run gives."""
+        payload = checkpoint.load_manifest(folder)
+        if payload.get("kind") != "run":
+            raise FunclError(f"{folder} holds a {payload.get('kind')}, not a run.")
+        stage = payload["stage"]
+        learned, reference = self.engine.templates(self.data(min(stage, len(self.stages) - 1)))
+        templates = {"learned": learned, "reference": reference if payload["begun"] else None}
+        arrays = checkpoint.load_arrays(folder, templates)
+        return Snapshot(
+            self.engine.restored(arrays["learned"]),
+            stage,
+            Position(*payload["position"]),
+            self.engine.restored(arrays["reference"]),
+            History.from_plain(payload["history"], str(folder)),
+            begun=payload["begun"],
+        )
 
     def score(self, learned: Learned, on: int) -> Any:
         """Scores of one task's test part."""
@@ -139,14 +174,15 @@ class Runner:
         table = head_table([columns], 1, self.problem.head_width)
         return Head(table.columns[0], table.valid[0])
 
-    def name_diverged(self, history: History, stage: int, report: Report) -> History:
-        """Note the seeds that stopped in this chunk."""
-        numbers = np.asarray(history.seeds)[~report.alive]
-        new = {int(n) for n in numbers} - set(history.diverged)
+    def name_diverged(self, history: History, stage: int, learned: Learned, when: str) -> History:
+        """Note the seeds that have stopped since the last look."""
+        numbers = np.asarray(history.seeds)
+        alive = np.asarray(learned.alive)[: len(numbers)]
+        new = {int(n) for n in numbers[~alive]} - set(history.diverged)
         if not new:
             return history
         task = self.sequence[self.stages[stage][0]].name
-        where = f"task {stage + 1} ({task}), before step {report.step:,}"
+        where = f"task {stage + 1} ({task}), {when}"
         return replace(history, diverged={**history.diverged, **dict.fromkeys(new, where)})
 
 

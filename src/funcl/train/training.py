@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import jax
 import optax
@@ -35,10 +34,8 @@ class Training:
     optimiser: str = "adam"
     reshuffle: bool = True
     seed_axis: str = "auto"
-    chunk: int = 500
+    chunk: int = field(default=500, metadata={"first_read": None})
     precision: str = "float32"
-
-    first_read: ClassVar[dict[str, int]] = {"epochs": 1, "learning_rate": 1}
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""

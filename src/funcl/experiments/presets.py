@@ -1,0 +1,115 @@
+"""Presets: the network, method and training of every known run, read from presets.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from funcl.errors import unknown
+
+if TYPE_CHECKING:
+    from funcl.networks.network import Network
+    from funcl.protocol import Method
+    from funcl.train.training import Training
+
+PARTS = ("network", "method", "training")
+# Methods that run with the network and the training of the S-FSVI preset. A wrapper's variants
+# name the method that it wraps; plainly it wraps fine-tuning.
+PLAIN = "finetune"
+WRAPPERS = ("joint", "separate")
+FLAGSHIP = "sfsvi"
+
+
+def preset(
+    sequence: str, method: str, variant: str | None = None
+) -> tuple[Network, Method, Training]:
+    """The settings of a known run, as published where there is a publication.
+
+    >>> network, method, training = preset("split-mnist", "sfsvi", "larger")
+    >>> network, method.prior_variance, training.epochs
+    (MLP(hidden=(400,), activation='relu'), 0.001, 60)
+    """
+    _check(sequence, method, variant)
+    if method == FLAGSHIP:
+        return _build(_settings(sequence, variant))
+    from funcl.methods import by_name
+
+    network, flagship, training = preset(sequence, FLAGSHIP)
+    if method == PLAIN:
+        return network, by_name(PLAIN)(), training
+    inner = flagship if variant == FLAGSHIP else by_name(PLAIN)()
+    return network, by_name(method)(inner), training  # pyright: ignore[reportCallIssue]
+
+
+def sequences() -> list[str]:
+    """The sequences that have presets."""
+    return [name for name in _read() if name != "published"]
+
+
+def methods(sequence: str) -> list[str]:
+    """The methods that have a preset on a sequence."""
+    if sequence not in sequences():
+        raise unknown("preset for the sequence", sequence, sequences())
+    return [*_read()[sequence], PLAIN, *WRAPPERS]
+
+
+def variants(sequence: str, method: str) -> list[str]:
+    """The names of a preset's variants, without the plain one.
+
+    >>> variants("split-mnist", "sfsvi")
+    ['larger', 'no-coreset']
+    """
+    if method not in methods(sequence):
+        raise unknown(f"preset on {sequence} for the method", method, methods(sequence))
+    if method in WRAPPERS:
+        return [FLAGSHIP]
+    return [] if method == PLAIN else list(_read()[sequence][method].get("variants", {}))
+
+
+def tuning(sequence: str, method: str, variant: str | None = None) -> dict[str, Any] | None:
+    """How a preset was chosen on validation data: grid, scores and choice. None: published, not tuned."""
+    _check(sequence, method, variant)
+    return _settings(sequence, variant).get("tuning") if method == FLAGSHIP else None
+
+
+def _check(sequence: str, method: str, variant: str | None) -> None:
+    known = variants(sequence, method)
+    if variant is not None and variant not in known:
+        raise unknown(f"variant of {method} on {sequence}", variant, known or ["(only the plain one)"])
+
+
+@cache
+def _read() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("presets.toml").read_text("utf-8"))
+
+
+def _settings(sequence: str, variant: str | None) -> dict[str, Any]:
+    entry = _entry(f"{sequence}.{FLAGSHIP}")
+    return _merged(entry, entry["variants"][variant]) if variant else entry
+
+
+def _entry(name: str) -> dict[str, Any]:
+    sequence, method = name.split(".")
+    entry = _read()[sequence][method]
+    if "like" not in entry:
+        return entry
+    base = {k: v for k, v in _entry(entry["like"]).items() if k != "variants"}
+    return _merged(base, {k: v for k, v in entry.items() if k != "like"})
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(merged.get(key), Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(merged[key], value) if both and "type" not in value else value
+    return merged
+
+
+def _build(settings: Mapping[str, Any]) -> tuple[Network, Method, Training]:
+    from funcl.config import from_plain
+
+    network, method, training = (from_plain(settings[part]) for part in PARTS)
+    return network, method, training

@@ -1,0 +1,238 @@
+"""VAR-GP in its thin form (Kapoor et al. 2021): one sparse Gaussian process per output, no network.
+
+Every task t brings inducing inputs Z_t and q(u_t | u_<t, ϑ) = N(K_t,<t K_<t,<t⁻¹ u_<t + m_t, R_t R_tᵀ)
+for every output; those of finished tasks are frozen. The kernel γ² exp(−½ Σ_d (x_d − x'_d)²/σ_d²)
+has a Gaussian q(ϑ) over ϑ = (log σ_1..D, log γ), whose prior is the last task's q. Objective:
+
+    (N_t/|B|) Σ_B E[−log softmax(f(x))_y] + λ (β KL(q_t(ϑ) ‖ q_{t−1}(ϑ)) + E_ϑ Σ_c KL_u)
+
+with λ = 1 in the paper. In coordinates v = L⁻¹ u, L Lᵀ = K(Z_≤t, Z_≤t) + jitter, the posterior is
+block-diagonal, v_s ~ N(L_ss⁻¹ m_s, L_ss⁻¹ R_s R_sᵀ L_ss⁻ᵀ), so that with a = L⁻¹ K(Z_≤t, x)
+
+    E f(x) = Σ_s a_sᵀ L_ss⁻¹ m_s,    Var f(x) = γ² − ‖a‖² + Σ_s ‖R_sᵀ L_ss⁻ᵀ a_s‖²
+    KL_u = KL(N(m_t, R_t R_tᵀ) ‖ N(0, L_tt L_ttᵀ))
+
+The first prior centres every σ_d on half the median distance of the data, not on 1 as in the
+paper: far below the distances the kernel underflows and nothing can be learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.scipy.linalg import solve_triangular
+
+from funcl.errors import FunclError
+from funcl.gaussian import Gaussian, kl, sample
+from funcl.likelihood import cross_entropy, probabilities
+from funcl.memory.select import lowest
+from funcl.protocol import Batch, Head, Keys, Method, Problem, State, TaskData
+
+
+class Inducing(NamedTuple):
+    """What a task adds to the posterior; finished tasks stand along a leading axis of stages."""
+
+    z: Array  # [outputs, points, features]
+    mean: Array  # m: [outputs, points]
+    raw_root: Array  # R before its diagonal is made positive: [outputs, points, points]
+
+
+class Trainable(NamedTuple):
+    """The task at hand."""
+
+    hyper: Gaussian  # q(ϑ)
+    inducing: Inducing
+
+
+class Posterior(NamedTuple):
+    """All finished tasks: the first `finished` stages are filled. Also what a task holds constant."""
+
+    hyper: Gaussian
+    inducing: Inducing  # each with a leading axis of stages
+    finished: Array
+
+
+class Reference(NamedTuple):
+    """The last posterior, and the size of the task."""
+
+    last: Posterior
+    size: Array
+
+
+@dataclass(frozen=True)
+class VARGP(Method):
+    """Variational autoregressive Gaussian processes."""
+
+    points: int = 5  # M, for each task and output
+    beta: float = 1.0
+    strength: float = 1.0  # λ
+    hyper_draws: int = 3
+    function_draws: int = 10
+    jitter: float = 1e-4
+
+    name: ClassVar[str] = "vargp"
+    scenarios: ClassVar[tuple[str, ...]] = ("single",)
+    needs_network: ClassVar[bool] = False
+
+    def check(self, problem: Problem, sizes: Mapping[str, int]) -> None:
+        for task, size in sizes.items():
+            if self.points > size:
+                raise FunclError(f"points={self.points} is more than task {task!r} has: {size}.")
+
+    def optimiser(self) -> optax.GradientTransformation:
+        return optax.yogi(1.0)
+
+    def init(self, problem: Problem, keys: Keys) -> State:
+        features = math.prod(problem.input_shape)
+        shape, dtype = (problem.outputs, self.points), problem.dtype
+        centre = {"scale": jnp.zeros(features, dtype), "amplitude": jnp.zeros((), dtype)}
+        hyper = Gaussian(centre, jax.tree.map(jnp.zeros_like, centre))
+        blank = Inducing(*(jnp.zeros((*shape, *n), dtype) for n in ((features,), (), shape[1:])))
+        slots = jax.tree.map(lambda a: jnp.zeros((problem.stages, *a.shape), a.dtype), blank)
+        return State(Trainable(hyper, blank), carried=Posterior(hyper, slots, jnp.int32(0)))
+
+    def begin_task(
+        self, problem: Problem, state: State, task: TaskData, keys: Keys
+    ) -> tuple[State, Reference]:
+        """Inducing inputs at random examples, for every output its own; q(ϑ) starts at its prior."""
+        last: Posterior = state.carried
+        place, shift = jax.random.split(keys.init)
+        u = jax.random.uniform(place, (problem.outputs, problem.rows))
+        rows = lowest(jnp.where(task.valid_rows(), u, jnp.inf), self.points)
+        z = problem.inputs(task.raw(rows.ravel())).reshape(rows.size, -1)
+        pairs = jnp.triu_indices(rows.size, 1)
+        half = 0.5 * jnp.sqrt(jnp.median(squared_distances(z, z)[pairs]))
+        prior = last.hyper.mean | {
+            "scale": jnp.where(task.stage == 0, jnp.log(half), last.hyper.mean["scale"])
+        }
+        last = last._replace(hyper=last.hyper._replace(mean=prior))
+        log_variance = jax.tree.map(
+            lambda v: jnp.where(task.stage == 0, jnp.full_like(v, -2), v), last.hyper.log_variance
+        )
+        identity = math.log(math.e - 1) * jnp.eye(self.points, dtype=z.dtype)
+        inducing = Inducing(
+            z.reshape(*rows.shape, -1),
+            0.5 * jax.random.normal(shift, rows.shape, z.dtype),
+            jnp.broadcast_to(identity, (*rows.shape, self.points)),
+        )
+        trainable = Trainable(Gaussian(prior, log_variance), inducing)
+        return state._replace(trainable=trainable), Reference(last, task.size)
+
+    def loss(
+        self, problem: Problem, trainable: Trainable, reference: Reference, batch: Batch, keys: Keys
+    ) -> tuple[Array, dict[str, Array]]:
+        joined = learnt(reference.last, trainable)
+        logits = self.draws(joined, batch.x, keys.noise)
+        nll, correct = cross_entropy(logits, batch.y, batch.mask)
+        accuracy = jnp.mean(correct, dtype=nll.dtype)
+        return jnp.mean(nll) * reference.size.astype(nll.dtype), {"accuracy": accuracy}
+
+    def penalty(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, problem: Problem, trainable: Trainable, reference: Reference, batch: Batch, keys: Keys
+    ) -> Array:
+        """λ (β KL of ϑ + E_ϑ Σ_c KL of u), at the draws of ϑ that the loss takes too."""
+        last, joined = reference.last, learnt(reference.last, trainable)
+
+        def divergence(theta: Any, inducing: Inducing) -> Array:
+            _, mean, root = whitened(theta, inducing, joined.finished, self.jitter)
+            return divergence_from_standard(mean[last.finished], root[last.finished])
+
+        over_outputs = jax.vmap(divergence, (None, 1))
+        kl_u = jax.vmap(over_outputs, (0, None))(self.thetas(joined, keys.noise), joined.inducing)
+        kl_hyper = kl(trainable.hyper, last.hyper)
+        return self.strength * (self.beta * kl_hyper + jnp.sum(jnp.mean(kl_u, axis=0)))
+
+    def end_task(
+        self, problem: Problem, state: State, reference: Reference, task: TaskData, keys: Keys
+    ) -> State:
+        return state._replace(carried=learnt(reference.last, state.trainable))
+
+    def predict(
+        self, problem: Problem, state: State, x: Array, stage: Array, head: Head, keys: Keys
+    ) -> Array:
+        logits = self.draws(state.carried, x, keys.noise)
+        return jnp.mean(probabilities(logits, head.mask(problem.outputs)), axis=0)
+
+    def thetas(self, posterior: Posterior, key: Array) -> Any:
+        """Draws of ϑ, along a leading axis."""
+        keys = jax.random.split(jax.random.fold_in(key, 0), self.hyper_draws)
+        return jax.vmap(lambda k: sample(posterior.hyper, k))(keys)
+
+    def draws(self, posterior: Posterior, x: Array, key: Array) -> Array:
+        """Function values [draws, examples, outputs], from the marginals of every example."""
+        x = x.reshape(x.shape[0], -1)
+
+        def one(theta: Any, inducing: Inducing) -> tuple[Array, Array]:
+            return marginals(theta, inducing, posterior.finished, self.jitter, x)
+
+        over_outputs = jax.vmap(one, (None, 1), -1)
+        thetas = self.thetas(posterior, key)
+        mean, variance = jax.vmap(over_outputs, (0, None))(thetas, posterior.inducing)
+        shape = (self.function_draws, *mean.shape)
+        noise = jax.random.normal(jax.random.fold_in(key, 1), shape, mean.dtype)
+        return (mean + jnp.sqrt(variance) * noise).reshape(-1, *mean.shape[1:])
+
+
+def learnt(last: Posterior, trainable: Trainable) -> Posterior:
+    """The posterior with one more task."""
+    put = lambda slots, new: slots.at[last.finished].set(new)  # noqa: E731
+    inducing = jax.tree.map(put, last.inducing, trainable.inducing)
+    return Posterior(trainable.hyper, inducing, last.finished + 1)
+
+
+def squared_distances(a: Array, b: Array) -> Array:
+    """‖a_i − b_j‖²."""
+    cross = jnp.sum(a * a, axis=1)[:, None] + jnp.sum(b * b, axis=1) - 2 * a @ b.T
+    return jnp.maximum(cross, 0)
+
+
+def kernel(theta: Any, a: Array, b: Array) -> Array:
+    """γ² exp(−½ Σ_d (a_d − b_d)²/σ_d²)."""
+    scale = jnp.exp(-theta["scale"])
+    return jnp.exp(2 * theta["amplitude"] - 0.5 * squared_distances(a * scale, b * scale))
+
+
+def whitened(
+    theta: Any, inducing: Inducing, finished: Array, jitter: float
+) -> tuple[Array, Array, Array]:
+    """One output: L⁻¹, and the means and roots of the blocks of v; unfilled stages stand apart."""
+    stages, points, features = inducing.z.shape
+    z = inducing.z.reshape(stages * points, features)
+    filled = jnp.repeat(jnp.arange(stages) < finished, points)
+    ridge = jnp.where(filled, jitter * jnp.exp(2 * theta["amplitude"]), 1)
+    inner = jnp.where(filled[:, None] & filled, kernel(theta, z, z), 0)
+    factor = jnp.linalg.cholesky(inner + jnp.diag(ridge))
+    inverse = solve_triangular(factor, jnp.eye(*factor.shape, dtype=factor.dtype), lower=True)
+    inverse_rows = jnp.where(filled[:, None], inverse, 0)
+    stage = jnp.arange(stages)
+    blocks = inverse.reshape(stages, points, stages, points)[stage, :, stage]
+    diagonal = jax.nn.softplus(jnp.diagonal(inducing.raw_root, axis1=1, axis2=2))
+    root = jnp.tril(inducing.raw_root, -1) + diagonal[..., None] * jnp.eye(points, dtype=z.dtype)
+    return inverse_rows, jnp.einsum("smn,sn->sm", blocks, inducing.mean), blocks @ root
+
+
+def marginals(
+    theta: Any, inducing: Inducing, finished: Array, jitter: float, x: Array
+) -> tuple[Array, Array]:
+    """Mean and variance of one output at every x."""
+    inverse, mean, root = whitened(theta, inducing, finished, jitter)
+    stages, points, features = inducing.z.shape
+    a = inverse @ kernel(theta, inducing.z.reshape(-1, features), x)
+    blocks = a.reshape(stages, points, -1)
+    explained = jnp.sum(a * a, axis=0)
+    added = jnp.einsum("smn,smb->snb", root, blocks)
+    variance = jnp.exp(2 * theta["amplitude"]) - explained + jnp.sum(added * added, axis=(0, 1))
+    return jnp.einsum("sm,smb->b", mean, blocks), jnp.maximum(variance, 1e-8)
+
+
+def divergence_from_standard(mean: Array, root: Array) -> Array:
+    """KL(N(mean, root rootᵀ) ‖ N(0, I)) of a triangular root."""
+    logdet = jnp.sum(jnp.log(jnp.diagonal(root)))
+    return 0.5 * (jnp.sum(root * root) + jnp.sum(mean * mean) - mean.shape[0]) - logdet
