@@ -1,5 +1,6 @@
 """What every test runs under: one thread a process, strict types, its own cache, checked shapes."""
 
+# ruff: noqa: E402
 import os
 import tempfile
 from pathlib import Path
@@ -8,12 +9,11 @@ from pathlib import Path
 # programs are kept between runs; everything else that is cached lives as long as the session.
 _stable = Path(os.environ.get("FUNCL_CACHE") or Path(__file__).parents[1] / ".cache")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_stable / "funcl" / "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
-_session = tempfile.TemporaryDirectory(prefix="funcl-tests-")
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit the session's folder
+    _session = tempfile.TemporaryDirectory(prefix="funcl-tests-")
     os.environ["FUNCL_CACHE"] = _session.name
 
 from jaxtyping import install_import_hook

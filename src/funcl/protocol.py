@@ -147,9 +147,11 @@ PenaltyFunction = Callable[[Problem, PyTree, PyTree, Batch, Keys], Array]
 class Phase:
     """A stretch of training with one objective. Most methods have one; some train in steps.
 
-    `enter` may rewrite the state as the phase begins, `trained` returns a pytree of factors (0 or 1)
-    that freezes parameters, `epochs` replaces the run's own number, and `first_only` keeps the
-    phase to the first task.
+    `enter` may rewrite the state as the phase begins, `trained` returns a pytree of factors for the
+    updates (0 freezes a parameter), `epochs` replaces the run's own number, and `first_only` keeps
+    the phase to the first task. A phase that may not see some of its task's rows says how many are
+    `withheld` and reads from its reference the order of all `rows` that has those last among the
+    real ones.
     """
 
     name: str
@@ -160,6 +162,8 @@ class Phase:
     trained: Callable[[Problem, PyTree, PyTree], PyTree] | None = None
     epochs: int | None = None
     first_only: bool = False
+    withheld: int = 0
+    rows: Callable[[PyTree], Array] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """A run folder being written: every chunk of steps is logged, and stopping loses next to nothing.
 
-    run.json       what is run, on what, and how far it got
-    history.json   the scores after every finished task
-    log.jsonl      one line per chunk of steps; "seconds" is the training time of the run so far
-    state/         a checkpoint, from which the run goes on bit by bit as if it had never stopped
-    .lock          held while a process writes here
+run.json       what is run, on what, and how far it got
+history.json   the scores after every finished task
+log.jsonl      one line per chunk of steps; "seconds" is the training time of the run so far
+state/         a checkpoint, from which the run goes on as if it had never stopped
+.lock          held while a process writes here
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from funcl.atomic import replace_file
 from funcl.config import to_plain
 from funcl.errors import FunclError
-from funcl.evaluate.history import SCORES, History, read_json
+from funcl.evaluate.history import History, read_json
+from funcl.experiments.circumstances import circumstances
 from funcl.report.runs import SCHEMA
-from funcl.train import checkpoint
-from funcl.train.engine import Position
+from funcl.train.checkpoint import MANIFEST
 from funcl.train.run import Runner, Snapshot
 
 try:
@@ -33,7 +34,6 @@ except ImportError:  # Windows: two processes in one folder are not kept apart t
     fcntl = None
 
 CHECKPOINT_SECONDS = 30.0  # within a task; after every task there is one anyway
-TENSORS = (*SCORES, "bins")
 
 
 def run_in_folder(
@@ -48,30 +48,30 @@ def run_in_folder(
 ) -> History | None:
     """Run to the end and return the history, or None where `stop` asked for an earlier end.
 
-    `about` is added to run.json; `watch` sees every snapshot, the one to begin with included. With
-    `resume` a run that the folder holds goes on; without it, such a folder is refused.
+    `about` is added to run.json ("command", "preset", "published"). `watch` sees every snapshot, the
+    one to begin with included. With `resume` a run that the folder holds goes on; without it,
+    such a folder is refused.
     """
-    folder = Path(folder)
-    with _held(folder):
-        writer = Writer(runner, folder, dict(about or {}), checkpoint_seconds)
-        snapshot = writer.resumed() if writer.holds_run(resume) else writer.started()
+    with held(Path(folder)) as folder:
+        writer = Writer(runner, folder, dict(about or {}))
+        snapshot = writer.begin(resume)
         watch(snapshot)
+        kept_at = time.monotonic()
         for snapshot in runner.advance(snapshot):
-            writer.take(snapshot)
+            writer.record(snapshot)
+            stopping = stop()
+            due = time.monotonic() - kept_at > checkpoint_seconds
+            if snapshot.report is None or stopping or due:
+                runner.save(snapshot, writer.state)
+                kept_at = time.monotonic()
             watch(snapshot)
-            if stop() and not finished(runner, snapshot):
-                writer.keep(snapshot)
+            if stopping and snapshot.stage < len(runner.stages):
                 return None
         return writer.finish(snapshot)
 
 
-def finished(runner: Runner, snapshot: Snapshot) -> bool:
-    """Whether all stages are done."""
-    return snapshot.stage == len(runner.stages)
-
-
 def description(runner: Runner) -> dict[str, Any]:
-    """What has to be the same for a run to go on."""
+    """All that has to be the same for a run to go on."""
     engine, blank = runner.engine, runner.blank
     return {
         "sequence": blank.sequence,
@@ -95,127 +95,82 @@ def description(runner: Runner) -> dict[str, Any]:
 
 
 class Writer:
-    """What is written of one run, and in which order, so that no interruption leaves a broken folder."""
+    """The files of one run."""
 
-    def __init__(
-        self, runner: Runner, folder: Path, about: dict[str, Any], checkpoint_seconds: float
-    ):
+    def __init__(self, runner: Runner, folder: Path, about: dict[str, Any]):
         self.runner, self.folder, self.about = runner, folder, about
-        self.checkpoint_seconds = checkpoint_seconds
         self.description = description(runner)
-        self.log, self.state = folder / "log.jsonl", folder / "state"
-        self.kept_at = time.monotonic()
-        self.began, self.before = time.perf_counter(), 0.0
+        self.info, self.log, self.state = (
+            folder / "run.json",
+            folder / "log.jsonl",
+            folder / "state",
+        )
 
-    def holds_run(self, resume: bool) -> bool:
-        """Whether to go on with what is here; refuse what is not ours, or not asked for."""
-        path = self.folder / "run.json"
-        if not path.is_file():
-            return False
+    def begin(self, resume: bool) -> Snapshot:
+        """Start, or go on with what the folder holds."""
+        if self.info.is_file():
+            self._check_same(resume)
+            if (self.state / MANIFEST).is_file():
+                snapshot = self.runner.load(self.state)
+                self._cut_log(snapshot.history.seconds["train"])
+                self._write_info(snapshot.history, "running")
+                return snapshot
+        snapshot = self.runner.start()
+        self._write_info(snapshot.history, "running")
+        self._write(self.log, b"")
+        return snapshot
+
+    def record(self, snapshot: Snapshot) -> None:
+        """Log a chunk of steps, or write the scores after a task."""
+        report = snapshot.report
+        if report is None:
+            self._settled(snapshot.history).save(self.folder / "history.json")
+            return
+        line = {
+            "task": snapshot.stage + 1,
+            "phase": report.phase,
+            "step": report.step,
+            "steps": report.steps,
+            "loss": _plain(report.loss),
+            "penalty": _plain(report.penalty),
+            "accuracy": _plain(report.accuracy),
+            "seconds": snapshot.history.seconds["train"],
+        }
+        with writing(self.log), self.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def finish(self, snapshot: Snapshot) -> History:
+        """Mark the run as done."""
+        history = self._settled(snapshot.history)
+        history.save(self.folder / "history.json")
+        self._write_info(history, "done")
+        return history
+
+    def _check_same(self, resume: bool) -> None:
         if not resume:
             raise FunclError(
                 f"{self.folder} already holds a run: go on with it by --resume, or write to another "
                 "folder with --out."
             )
-        stored = read_json(path, "run", SCHEMA)
+        stored = read_json(self.info, "run", SCHEMA)
         wanted = json.loads(json.dumps(self.description))
         changes = list(differences({key: stored.get(key) for key in wanted}, wanted))
         if changes:
+            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
             raise FunclError(
-                f"The run in {self.folder} has other settings ({'; '.join(changes[:3])}"
-                f"{', and more' if len(changes) > 3 else ''}): repeat its command "
-                f"({stored.get('command') or 'see run.json'}), or write to another folder with --out."
+                f"The run in {self.folder} has other settings: {', '.join(changes[:3])}{more}; "
+                "resume it with its own, or write to another folder with --out."
             )
-        self.about = {"command": stored.get("command")} | self.about
-        return (self.state / checkpoint.MANIFEST).is_file()
+        self.about = {key: stored.get(key) for key in ("command", "preset")} | self.about
 
-    def started(self) -> Snapshot:
-        """Begin a run in an empty folder."""
-        snapshot = self.runner.start()
-        self._write_info(snapshot.history, "running")
+    def _cut_log(self, seconds: float) -> None:
+        """Drop what was logged after the checkpoint; it will be logged again."""
         with writing(self.log):
-            self.log.write_bytes(b"")
-        return snapshot
+            lines = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
+        kept = [line for line in lines if _logged_at(line) <= seconds]
+        self._write(self.log, b"".join(kept))
 
-    def resumed(self) -> Snapshot:
-        """Go on from the checkpoint; what was logged after it will be logged again."""
-        runner, payload = self.runner, checkpoint.load_manifest(self.state)
-        stage = payload["stage"]
-        data = runner.data(min(stage, len(runner.stages) - 1))
-        templates = dict(zip(("learned", "reference"), runner.engine.templates(data), strict=True))
-        if not payload["begun"]:
-            del templates["reference"]
-        scores = {name: getattr(runner.blank, name) for name in TENSORS}
-        arrays = checkpoint.load_arrays(self.state, {**templates, "scores": scores})
-        history = replace(
-            runner.blank,
-            **arrays["scores"],
-            seconds=payload["seconds"],
-            diverged={int(seed): where for seed, where in payload["diverged"].items()},
-        )
-        with writing(self.log), self.log.open("a+b") as file:
-            file.truncate(payload["log_bytes"])
-        self.before = payload["total_seconds"]
-        restored = {name: runner.engine.restored(arrays[name]) for name in templates}
-        return Snapshot(
-            restored["learned"],
-            stage,
-            Position(*payload["position"]),
-            restored.get("reference"),
-            history,
-        )
-
-    def take(self, snapshot: Snapshot) -> None:
-        """Log a chunk; keep the state after every task, and within a task every so often."""
-        report = snapshot.report
-        if report is not None:
-            line = {
-                "task": snapshot.stage + 1,
-                "phase": report.phase,
-                "step": report.step,
-                "steps": report.steps,
-                "loss": _plain(report.loss),
-                "penalty": _plain(report.penalty),
-                "accuracy": _plain(report.accuracy),
-                "seconds": round(snapshot.history.seconds["train"], 3),
-            }
-            with writing(self.log), self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        elif self.runner.evaluate != "none":
-            self._history(snapshot.history).save(self.folder / "history.json")
-        if report is None or time.monotonic() - self.kept_at > self.checkpoint_seconds:
-            self.keep(snapshot)
-
-    def keep(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint; the one before it stays until this one is whole."""
-        history, kept = snapshot.history, self.runner.engine.kept
-        arrays: dict[str, Any] = {
-            "learned": kept(snapshot.learned),
-            "scores": {name: getattr(history, name) for name in TENSORS},
-        }
-        if snapshot.begun:
-            arrays["reference"] = kept(snapshot.reference)
-        payload = {
-            "kind": "run",
-            "stage": snapshot.stage,
-            "position": list(snapshot.position),
-            "begun": snapshot.begun,
-            "seconds": history.seconds,
-            "diverged": {str(seed): where for seed, where in history.diverged.items()},
-            "log_bytes": self.log.stat().st_size,
-            "total_seconds": self._total_seconds(),
-        }
-        checkpoint.save(self.state, arrays, payload)
-        self.kept_at = time.monotonic()
-
-    def finish(self, snapshot: Snapshot) -> History:
-        """Mark the run as done."""
-        history = self._history(snapshot.history)
-        history.save(self.folder / "history.json")
-        self._write_info(history, "done")
-        return history
-
-    def _history(self, history: History) -> History:
+    def _settled(self, history: History) -> History:
         return replace(history, settings=self.description["settings"])
 
     def _write_info(self, history: History, status: str) -> None:
@@ -228,33 +183,20 @@ class Writer:
             **self.about,
             **circumstances(),
             "peak_memory": self.runner.engine.peak_bytes or None,
-            "seconds": {**history.seconds, "total": self._total_seconds()},
+            "seconds": {**history.seconds, "total": sum(history.seconds.values())},
             "diverged": {str(seed): where for seed, where in history.diverged.items()},
             "status": status,
         }
-        path = self.folder / "run.json"
+        self._write(self.info, json.dumps(info, indent=1).encode())
+
+    def _write(self, path: Path, data: bytes) -> None:
         with writing(path):
-            checkpoint.replace_file(path, json.dumps(info, indent=1).encode())
-
-    def _total_seconds(self) -> float:
-        return self.before + time.perf_counter() - self.began
+            replace_file(path, data)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a sentence that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise FunclError(
-            f"{path} cannot be written ({error.strerror or error}): make room or permit it, or "
-            "choose another folder with --out; what was saved before is untouched."
-        ) from error
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Make the folder and keep other processes out of it."""
+def held(folder: Path) -> Iterator[Path]:
+    """Make a folder and keep other processes out of it."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("a")
@@ -269,20 +211,39 @@ def _held(folder: Path) -> Iterator[None]:
                 ) from None
             except OSError:
                 pass  # some network folders know no locks; a run there is no worse than without
+        yield folder
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a sentence that names the file."""
+    try:
         yield
+    except OSError as error:
+        raise FunclError(
+            f"{path} cannot be written ({error.strerror or error}): make room or permit it, or "
+            "choose another folder with --out; what was saved before is untouched."
+        ) from error
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
-    """Name every setting that differs between two nested descriptions.
+    """Name every value that differs between two nested descriptions.
 
     >>> list(differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": 2}}))
-    ['a.b is 1 there and 3 here']
+    ['a.b (1 there, 3 here)']
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*new, *(key for key in old if key not in new)]:
             yield from differences(old.get(key), new.get(key), f"{where}.{key}" if where else key)
     elif old != new:
-        yield f"{where} is {json.dumps(old)} there and {json.dumps(new)} here"
+        yield f"{where} ({json.dumps(old)} there, {json.dumps(new)} here)"
+
+
+def _logged_at(line: bytes) -> float:
+    try:
+        return json.loads(line)["seconds"]
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # half a line, left by a process that was killed
 
 
 def _plain(values: np.ndarray) -> list[float | None]:

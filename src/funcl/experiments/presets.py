@@ -78,12 +78,14 @@ def tuning(sequence: str, method: str, variant: str | None = None) -> dict[str, 
 def _check(sequence: str, method: str, variant: str | None) -> None:
     known = variants(sequence, method)
     if variant is not None and variant not in known:
-        raise unknown(f"variant of {method} on {sequence}", variant, known or ["(only the plain one)"])
+        raise unknown(
+            f"variant of {method} on {sequence}", variant, known or ["(only the plain one)"]
+        )
 
 
 @cache
 def _read() -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("presets.toml").read_text("utf-8"))
+    return tomllib.loads(files("funcl.experiments").joinpath("presets.toml").read_text("utf-8"))
 
 
 def _settings(sequence: str, variant: str | None) -> dict[str, Any]:

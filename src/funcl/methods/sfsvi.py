@@ -77,7 +77,7 @@ class SFSVI(Method):
     """
 
     prior_mean: float = 0.0
-    prior_variance: float = 0.001
+    prior_variance: float = 0.01
     draws: int = 5
     likelihood: str = "local"
     kl_scale: str | float = "equal"

@@ -88,23 +88,23 @@ class Engine:
 
     def begin(self, learned: Learned, task: TaskData) -> tuple[Learned, PyTree]:
         """Prepare a task; the reference is what its loss holds constant."""
-        state, optimiser, reference = self._run(
+        return self._run(
             "begin",
             self._begin_one,
-            [True, True, True, False],
-            learned.state,
-            learned.optimiser,
+            [True, True, False],
+            learned,
             self.keys,
             self.layout.place(task, seeded=False),
         )
-        return Learned(state, optimiser, learned.alive), reference
 
     def templates(self, task: TaskData) -> tuple[Learned, PyTree]:
         """Shapes of what is learnt and of a task's reference, one row per seed; nothing is computed."""
         key = jax.eval_shape(lambda keys: jax.tree.map(lambda k: k[0], keys), self.keys)
         state, optimiser = jax.eval_shape(self._start_one, key)
-        state, optimiser, reference = jax.eval_shape(self._begin_one, state, optimiser, key, task)
-        learned = Learned(state, optimiser, jax.ShapeDtypeStruct((), bool))
+        alive = jax.eval_shape(lambda: jnp.array(True))
+        learned, reference = jax.eval_shape(
+            self._begin_one, Learned(state, optimiser, alive), key, task
+        )
         seeds = len(self.seeds.numbers)
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype),
@@ -127,7 +127,7 @@ class Engine:
         if phase.first_only and stage > 0:
             return 0
         epochs = phase.epochs or self.training.epochs_of(stage)
-        return epochs * max(1, int(task.size) // self.problem.batch_size)
+        return epochs * max(1, (int(task.size) - phase.withheld) // self.problem.batch_size)
 
     def train(
         self, learned: Learned, reference: PyTree, task: TaskData, position: Position = Position()
@@ -233,14 +233,14 @@ class Engine:
         state = self.method.init(self.problem, keys)
         return state, self.transformation.init(state.trainable)
 
-    def _begin_one(
-        self, state: State, optimiser: PyTree, keys: Keys, task: TaskData
-    ) -> tuple[State, PyTree, PyTree]:
+    def _begin_one(self, learned: Learned, keys: Keys, task: TaskData) -> tuple[Learned, PyTree]:
         keys = keys.fold(task.stage)
-        state, reference = self.method.begin_task(self.problem, state, task, keys)
-        if not self.method.keeps_optimiser:
+        state, reference = self.method.begin_task(self.problem, learned.state, task, keys)
+        optimiser = learned.optimiser
+        if self.method.always_first or not self.method.keeps_optimiser:
             optimiser = self.transformation.init(state.trainable)
-        return state, optimiser, jax.lax.stop_gradient(reference)
+        begun = survivors(Learned(state, optimiser, learned.alive), learned)
+        return begun, jax.lax.stop_gradient(reference)
 
     def _run(self, name: str, function: Any, seeded: list[bool], *arguments: PyTree) -> PyTree:
         if name not in self.programs:
@@ -331,11 +331,14 @@ class Engine:
     ) -> tuple[Learned, PyTree]:
         """`count` optimiser steps of one seed, from step `first` on."""
         problem, state = self.problem, learned.state
+        task = task._replace(size=task.size - phase.withheld)
         zero = jnp.zeros((), problem.dtype)
 
         def one(index: Array, carry: PyTree) -> PyTree:
             before, running, optimiser, order, sums = carry
             order, rows = self._rows(order, order_key, index, first, task)
+            if phase.rows is not None:
+                rows = phase.rows(reference)[rows]
             batch = Batch(
                 problem.inputs(task.raw(rows)), task.y[rows], task.masks[task.group[rows]]
             )
@@ -349,7 +352,8 @@ class Engine:
                     problem, before, reference, batch, step_keys
                 )
                 total = jax.tree.map(jnp.add, gradient, pull)
-            updates, optimiser = self.transformation.update(total, optimiser, before)
+            with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
+                updates, optimiser = self.transformation.update(total, optimiser, before)
             if phase.trained is not None:
                 updates = jax.tree.map(
                     jnp.multiply, updates, phase.trained(problem, before, reference)
@@ -365,7 +369,7 @@ class Engine:
         order = jnp.arange(task.x.shape[0])
         carry = state.trainable, state.running, learned.optimiser, order, (zero, zero, zero)
         trainable, running, optimiser, _, sums = jax.lax.fori_loop(first, first + count, one, carry)
-        means = jax.tree.map(lambda s: s / count, sums)
+        means = jax.tree.map(lambda s: s / count.astype(s.dtype), sums)
         new = Learned(State(trainable, running, state.carried), optimiser, learned.alive)
         return survivors(new, learned, means), means
 

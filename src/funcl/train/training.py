@@ -26,9 +26,9 @@ class Training:
     looks at the losses.
     """
 
-    epochs: int = 20
-    batch_size: int = 128
-    learning_rate: float = 5e-4
+    epochs: int = 50
+    batch_size: int = 32
+    learning_rate: float = 1e-3
     first_epochs: int | None = None
     first_learning_rate: float | None = None
     optimiser: str = "adam"

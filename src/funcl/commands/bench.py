@@ -1,0 +1,161 @@
+"""`funcl bench`: how fast a step is, beside the floor, and how its cost grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from funcl.errors import FunclError, unknown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from funcl.tasks.sequence import TaskSequence
+
+SEEDS = (1, 10)
+UNITS = {"context points": "context points in a step", "parameters": "parameters", "tasks": "tasks"}
+
+
+def bench(
+    sequences: Annotated[
+        list[str] | None,
+        typer.Argument(help="Sequences. [default: all whose data are on this machine]"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few sizes and short times: a first impression.")
+    ] = False,
+    growth: Annotated[bool, typer.Option(help="Also measure how time and memory grow.")] = True,
+    out: Annotated[Path, typer.Option(help="Folder for bench.json and the figures.")] = Path(
+        "bench"
+    ),
+) -> None:
+    """Measure steps of S-FSVI beside the floor, the time of their bare matrix products.
+
+    For every sequence, with 1 and 10 seeds in one program: time per step, time of compiling, peak
+    memory, prediction time. Then how step time and memory grow with context points, parameters
+    and tasks, on made-up data.
+
+    [bold]Examples[/bold]
+
+    \b
+    funcl bench --quick
+    funcl bench split-mnist permuted-mnist --out bench-gpu
+    """
+    from rich.console import Console
+
+    from funcl import bench as benchmark
+    from funcl import tasks
+    from funcl.experiments.circumstances import circumstances
+
+    for name in sequences or []:
+        if name not in tasks.names():
+            raise unknown("sequence", name, tasks.names())
+    console = Console()
+    effort = benchmark.QUICK if quick else benchmark.Effort()
+    found: dict[str, Any] = {"schema": 1, **circumstances(), "steps": [], "growth": []}
+    out.mkdir(parents=True, exist_ok=True)
+    with console.status("looking for data") as status:
+        for sequence in _sequences(sequences, quick):
+            for likelihood, seeds in _cases(quick):
+                status.update(f"{sequence.name}, {likelihood} draws, {seeds} seeds")
+                found["steps"].append(_steps(sequence, likelihood, seeds, effort))
+        if growth:
+            for point in benchmark.growth(quick, effort):
+                status.update(f"growth: {point['size']:,} {point['across']} measured")
+                found["growth"].append(point)
+            found["slopes"] = benchmark.slopes(found["growth"])
+    _show(found, console)
+    (out / "bench.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    written = [out / "bench.json", *_figures(found["growth"], out)]
+    console.print(f"Written: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
+
+
+def _sequences(wanted: list[str] | None, quick: bool) -> list[TaskSequence]:
+    """The sequences named, or all that need no download."""
+    from funcl import tasks
+    from funcl.tasks import files
+
+    if wanted:
+        return [tasks.load(name) for name in wanted]
+    here = {found.name for found in ([] if quick else files.status()) if found.verified}
+    chosen = [name for name, recipe in tasks.SEQUENCES.items() if here.issuperset(recipe.datasets)]
+    return [tasks.load(name) for name in chosen]
+
+
+def _cases(quick: bool) -> list[tuple[str, int]]:
+    cases = [("weights", seeds) for seeds in SEEDS]
+    return cases if quick else [*cases, *(("local", seeds) for seeds in SEEDS)]
+
+
+def _steps(sequence: TaskSequence, likelihood: str, seeds: int, effort: Any) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from funcl import bench as benchmark
+    from funcl.experiments.presets import preset
+    from funcl.methods.sfsvi import SFSVI
+    from funcl.networks import MLP
+
+    network, method, training = preset(sequence.name, "sfsvi")
+    if not isinstance(method, SFSVI) or not isinstance(network, MLP):
+        raise FunclError(f"{sequence.name} has no dense network: its step cannot be counted.")
+    method = replace(method, likelihood=likelihood)
+    return benchmark.bench_sequence(sequence, network, method, training, seeds, effort)
+
+
+def _show(found: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title="S-FSVI, last task", title_justify="left")
+    headings = (
+        "sequence",
+        "draws",
+        "seeds",
+        "µs/step",
+        "floor",
+        "ratio",
+        "steps/s",
+        "compile",
+        "MB",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("sequence", "draws") else "right")
+    for row in found["steps"]:
+        table.add_row(
+            row["sequence"], row["likelihood"], str(row["seeds"]),
+            f"{row['microseconds_per_step']:,.0f}", f"{row['floor_microseconds']:,.0f}",
+            f"{row['ratio_to_floor']:.2f}", f"{row['steps_per_second']:,.0f}",
+            f"{row['compile_seconds']:.1f} s", f"{row['peak_memory'] / 1e6:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print()
+    for row in found["steps"]:
+        console.print(
+            f"predicting, {row['sequence']}, {row['likelihood']}, {row['seeds']} seeds: "
+            f"{row['prediction_microseconds']:.2f} µs per example",
+            highlight=False,
+        )  # fmt: skip
+    for across, slope in found.get("slopes", {}).items():
+        console.print(
+            f"growth with {across}: time ~ n^{slope['time']:.2f}, memory ~ n^{slope['memory']:.2f}",
+            highlight=False,
+        )
+
+
+def _figures(points: list[dict[str, Any]], out: Path) -> list[Path]:
+    from funcl.report.figures import growth_figure, save
+
+    written = []
+    for across in dict.fromkeys(point["across"] for point in points):
+        chosen = [point for point in points if point["across"] == across]
+        sizes = [point["size"] for point in chosen]
+        lines = {
+            "a step": (sizes, [point["microseconds_per_step"] for point in chosen]),
+            "its matrix products": (sizes, [point["floor_microseconds"] for point in chosen]),
+        }
+        path = out / f"growth-{across.replace(' ', '-')}.png"
+        save(growth_figure(lines, across=UNITS[across], up="microseconds"), path)
+        written.append(path)
+    return written

@@ -1,0 +1,371 @@
+"""Measure the paper's tables and figures: plan cells, run them over the store, write the results."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from funcl import tasks
+from funcl.config import to_plain
+from funcl.errors import FunclError, unknown
+from funcl.experiments import presets
+from funcl.experiments.circumstances import circumstances, command
+from funcl.experiments.page import sequence_table, write_results_page
+from funcl.experiments.results import result, write_result
+from funcl.experiments.store import Store, cell_key, joined, steps_of
+from funcl.networks.network import Network
+from funcl.protocol import Method
+from funcl.report.tables import Table
+from funcl.tasks.sequence import TaskSequence
+from funcl.train.run import Runner, Snapshot
+from funcl.train.training import SOURCES, Seeds, Training
+
+PLAIN_VARIANT = "none"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row and column of a table: what is run."""
+
+    sequence: str
+    method: str
+    variant: str | None
+    network: Network
+    learner: Method
+    training: Training
+
+    @classmethod
+    def preset(cls, sequence: str, method: str, variant: str | None = None) -> Run:
+        """The run of a preset."""
+        return cls(sequence, method, variant, *presets.preset(sequence, method, variant))
+
+    @property
+    def name(self) -> str:
+        """How it is called on screen: sequence, method and variant."""
+        return " ".join(filter(None, [self.sequence, self.method, self.variant]))
+
+    @property
+    def is_preset(self) -> bool:
+        """Whether its settings are those of the preset, unchanged."""
+        return self == Run.preset(self.sequence, self.method, self.variant)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a display may show while cells are measured.
+
+    `kind` is "started" (a group of seeds begins), "progress" (`snapshot` after a chunk or a task),
+    "done" (the group's cells are kept) or "paused" (the budget ends; the state is kept).
+    """
+
+    kind: str
+    run: Run
+    seeds: tuple[int, ...]
+    runner: Runner
+    snapshot: Snapshot | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a run is: its seeds that are finished and left, and an estimate for those left."""
+
+    run: Run
+    done: tuple[int, ...]
+    left: tuple[int, ...]
+    seconds_left: float | None  # None: nothing of it has been timed
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `reproduce` has done: status of every run, tables, and the files written."""
+
+    name: str
+    status: tuple[Status, ...]
+    tables: tuple[Table, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell asked for is finished."""
+        return not any(status.left for status in self.status)
+
+
+def reproduce(
+    name: str,
+    only: str | None = None,
+    method: str | None = None,
+    variant: str | None = None,
+    *,
+    seeds: int | Sequence[int] = 10,
+    budget: float | None = None,
+    store: Store | str | Path | None = None,
+    results: str | Path = "results",
+    docs: str | Path | None = "docs",
+    on_event: Callable[[Event], object] = lambda event: None,
+    together: int | None = None,
+    data_dir: str | Path | None = None,
+) -> Report:
+    """Measure a table or figure by name, as far as `budget` seconds go, over what is kept already.
+
+    `only` is one sequence, `method` and `variant` ("none": the plain one) narrow the rows.
+    `together` is how many seeds go through one program: all of them on an accelerator, one on a
+    CPU, unless said otherwise. Results go to `results`; the page and the figures to `docs`.
+    """
+    store = store if isinstance(store, Store) else Store(store)
+    bench = Bench(seeds, store, Path(results), on_event, together, data_dir)
+    runs = plan(name, only, method, variant)
+    status = bench.measure(runs, budget)
+    written = [*bench.written]
+    if docs is not None:
+        figure = definition(name).get("figure")
+        if figure and status[0].done:
+            written.append(bench.draw(status[0], Path(docs) / "figures" / figure))
+        written.append(write_results_page(results, Path(docs) / "results.md"))
+    return Report(name, tuple(status), tuple(measured_tables(name, results, only)), tuple(written))
+
+
+def names() -> list[str]:
+    """What can be reproduced."""
+    return list(_definitions())
+
+
+def definition(name: str) -> dict[str, Any]:
+    """A table or figure as data: title, corner, columns and rows."""
+    if name not in _definitions():
+        raise unknown("table or figure", name, names())
+    return _definitions()[name]
+
+
+def plan(
+    name: str, only: str | None = None, method: str | None = None, variant: str | None = None
+) -> list[Run]:
+    """The runs of a table or figure that there are presets for, narrowed down."""
+    table = definition(name)
+    sequences = [column["sequence"] for column in table["columns"]]
+    if only is not None and only not in sequences:
+        raise unknown(f"sequence in {name}", only, sequences)
+    runs = []
+    for sequence in [only] if only else sequences:
+        for row in table["rows"]:
+            known = row["method"] in presets.methods(sequence)
+            choice = [None, *presets.variants(sequence, row["method"])] if known else []
+            if row.get("variant") in choice:
+                runs.append(Run.preset(sequence, row["method"], row.get("variant")))
+    methods = {run.method for run in runs}
+    if method is not None and method not in methods:
+        raise unknown(f"method that can be measured in {name}", method, methods)
+    runs = [run for run in runs if method in (None, run.method)]
+    variants = {run.variant or PLAIN_VARIANT for run in runs}
+    if variant is not None and variant not in variants:
+        raise unknown(f"variant in {name}", variant, variants)
+    return [run for run in runs if variant in (None, run.variant or PLAIN_VARIANT)]
+
+
+def measured_tables(name: str, results: str | Path, only: str | None = None) -> list[Table]:
+    """Measured beside published: one table for each sequence of a table or figure."""
+    table = definition(name)
+    rows = [(row["label"], row["method"], row.get("variant")) for row in table["rows"]]
+    return [
+        sequence_table(f"{column['label']}: {table['title']}", column["sequence"], rows, results)
+        for column in table["columns"]
+        if only in (None, column["sequence"])
+    ]
+
+
+@dataclass
+class Bench:
+    """Measures runs on this machine: the seeds asked for, where things are kept, who watches."""
+
+    seeds: int | Sequence[int]
+    store: Store
+    results: Path
+    on_event: Callable[[Event], object] = lambda event: None
+    together: int | None = None
+    data_dir: str | Path | None = None
+    written: list[Path] = field(default_factory=list)
+    pace: dict[Run, float] = field(default_factory=dict)  # seconds per step and seed, measured here
+    _sequences: dict[str, TaskSequence] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        self.numbers = Seeds.of(self.seeds, SOURCES, 0).numbers
+        if self.together is None:
+            self.together = 1 if jax.default_backend() == "cpu" else len(self.numbers)
+        if self.together < 1:
+            raise FunclError(f"At least one seed goes through a program, not {self.together}.")
+
+    def measure(self, runs: Sequence[Run], budget: float | None = None) -> list[Status]:
+        """Run what is left of the cells, every run's first seeds first and cheap runs before others.
+
+        Results are written whenever a group of seeds is finished. The budget, in seconds, ends a
+        group between two chunks of steps; its state is kept.
+        """
+        if budget is not None and budget <= 0:
+            raise FunclError(f"The budget must be a positive time, not {budget} seconds.")
+        deadline = Deadline(budget)
+        keys = {run: cell_key(self.runner(run, self.numbers[:1])) for run in runs}
+        cheap_first = sorted(runs, key=self.work)
+        groups = [
+            (run, self.numbers[n : n + self.together])
+            for n in range(0, len(self.numbers), self.together)
+            for run in cheap_first
+        ]
+        for run, numbers in groups:
+            left = [seed for seed in numbers if self.store.cell(keys[run], seed) is None]
+            if left and deadline.leaves_time():
+                self._group(run, tuple(left), keys[run], deadline)
+        for run in runs:
+            self._write(run, keys[run])
+        return [self._status(run, keys[run]) for run in runs]
+
+    def runner(self, run: Run, numbers: Sequence[int]) -> Runner:
+        """A run's runner for some seeds; it evaluates after every task."""
+        if run.sequence not in self._sequences:
+            self._sequences[run.sequence] = tasks.load(run.sequence, data_dir=self.data_dir)
+        seeds = Seeds.of(numbers, SOURCES, 0)
+        sequence = self._sequences[run.sequence]
+        return Runner(sequence, run.network, run.learner, run.training, seeds, variant=run.variant)
+
+    def work(self, run: Run) -> float:
+        """A rough measure of a run's cost: its steps times its parameters."""
+        runner = self.runner(run, self.numbers[:1])
+        shapes = jax.eval_shape(
+            lambda key: run.network.init(key, runner.problem.input_shape, runner.problem.outputs),
+            jax.random.key(0),
+        )
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        return all_steps(runner) * parameters
+
+    def draw(self, status: Status, path: Path) -> Path:
+        """The toy figure, of the first group of seeds' first member, over its kept states."""
+        from funcl.experiments.toy import draw_toy
+
+        group = self.numbers[: self.together]
+        runner = self.runner(status.run, group)
+        return draw_toy(runner, self.store, path)
+
+    def _group(self, run: Run, numbers: tuple[int, ...], key: str, deadline: Deadline) -> None:
+        runner = self.runner(run, numbers)
+        self.on_event(Event("started", run, numbers, runner))
+        deadline.begin()
+        last = None
+        for last in self.store.advance(runner, deadline):
+            self.on_event(Event("progress", run, numbers, runner, last))
+        assert last is not None
+        if last.stage < len(runner.stages):
+            self._note_pace(run, runner, last)
+            self.on_event(Event("paused", run, numbers, runner, last))
+            return
+        settings = {
+            "network": to_plain(run.network),
+            "method": to_plain(run.learner),
+            "training": to_plain(run.training),
+            "measured": {
+                "peak_memory": runner.engine.peak_bytes or None,
+                "seeds_together": len(numbers),
+                "command": command(),
+                **circumstances(),
+            },
+        }
+        self.store.keep_cells(key, replace(last.history, settings=settings))
+        self._write(run, key)
+        self.on_event(Event("done", run, numbers, runner, last))
+
+    def _note_pace(self, run: Run, runner: Runner, snapshot: Snapshot) -> None:
+        done = sum(sum(steps_of(runner, stage)) for stage in range(snapshot.stage))
+        if snapshot.report is not None:
+            done += snapshot.report.step
+        if done:
+            seconds = snapshot.history.seconds["train"]
+            self.pace[run] = seconds / done / len(snapshot.history.seeds)
+
+    def _write(self, run: Run, key: str) -> None:
+        """Write the result of every seed that the store holds, asked for now or earlier."""
+        histories = [h for seed in self.store.seeds(key) if (h := self.store.cell(key, seed))]
+        if not histories:
+            return
+        whole = joined(histories)
+        measured = together([history.settings["measured"] for history in histories])
+        settings = {k: v for k, v in whole.settings.items() if k != "measured"}
+        value = result(
+            replace(whole, settings=settings),
+            measured=measured,
+            preset=run.is_preset,
+            tuning=presets.tuning(run.sequence, run.method, run.variant),
+        )
+        path = write_result(self.results, value)
+        if path not in self.written:
+            self.written.append(path)
+
+    def _status(self, run: Run, key: str) -> Status:
+        histories = {seed: self.store.cell(key, seed) for seed in self.numbers}
+        done = tuple(seed for seed, history in histories.items() if history is not None)
+        left = tuple(seed for seed in self.numbers if seed not in done)
+        spent = [sum(h.seconds.values()) for h in histories.values() if h is not None]
+        estimate = float(np.mean(spent)) * len(left) if spent else None
+        if estimate is None and run in self.pace:
+            steps = all_steps(self.runner(run, self.numbers[:1]))
+            estimate = self.pace[run] * steps * len(left)
+        return Status(run, done, left, estimate if left else 0.0)
+
+
+class Deadline:
+    """Says after every chunk of steps whether the next one would end too late."""
+
+    def __init__(self, seconds: float | None):
+        self.end = float("inf") if seconds is None else time.monotonic() + seconds
+        self.slowest_start = 0.0  # from the beginning of a group to its first chunk: compiling
+        self.begin()
+
+    def begin(self) -> None:
+        """A new group begins, with chunks of its own length."""
+        self.last, self.longest, self.first = time.monotonic(), 0.0, True
+
+    def leaves_time(self) -> bool:
+        """Whether a group can begin and get through its first chunk."""
+        return time.monotonic() + self.slowest_start < self.end
+
+    def __call__(self) -> bool:
+        """Whether to stop now."""
+        now = time.monotonic()
+        if self.first:
+            self.slowest_start, self.first = max(self.slowest_start, now - self.last), False
+        else:
+            self.longest = max(self.longest, now - self.last)
+        self.last = now
+        return now + 1.2 * self.longest >= self.end
+
+
+def all_steps(runner: Runner) -> int:
+    """How many optimiser steps a run takes."""
+    return sum(sum(steps_of(runner, stage)) for stage in range(len(runner.stages)))
+
+
+def together(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One account of the circumstances of several cells: the largest numbers, all different texts."""
+    first = measured[0]
+    joint = dict(first)
+    for name in ("peak_memory", "seeds_together"):
+        joint[name] = max((m[name] for m in measured if m[name] is not None), default=None)
+    for name in ("commit", "hardware", "command"):
+        texts = dict.fromkeys(m[name] for m in measured if m[name] is not None)
+        joint[name] = "; ".join(texts) if texts else None
+    joint["versions"] = {
+        name: ", ".join(dict.fromkeys(m["versions"].get(name, "unknown") for m in measured))
+        for name in first["versions"]
+    }
+    return joint
+
+
+@cache
+def _definitions() -> dict[str, Any]:
+    return tomllib.loads(files("funcl.experiments").joinpath("tables.toml").read_text("utf-8"))

@@ -1,0 +1,290 @@
+"""What has been computed once: finished cells, and the states after each task.
+
+A cell is one sequence, method, variant and seed; its history lies under a hash of all its settings.
+A state is what training has changed by the end of a task. It lies under a hash of the settings that
+the tasks so far have read, so runs which share their first tasks share the work. Fields say by
+`first_read` in their metadata at which task they are read first: 1 unless said otherwise, and
+None where no training reads them.
+
+A state is kept when its task is trained and before it is finished, because finishing (choosing a
+coreset, say) reads settings of the next task. What begins and finishes a task is repeated on the
+way back; it costs little. Within a task, the state is kept where a run has to stop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from funcl.config import to_plain
+from funcl.errors import FunclError
+from funcl.evaluate.history import SCORES, History
+from funcl.tasks.sequence import TaskSequence
+from funcl.tasks.sources import cache_folder
+from funcl.train import checkpoint
+from funcl.train.engine import Learned, Position
+from funcl.train.run import Runner, Snapshot
+from funcl.train.training import Training
+
+# Raised whenever the same settings come to mean other numbers; what was kept before is then unknown.
+SEMANTICS = 1
+LIMIT = 2 * 2**30  # bytes of states; the least recently used go first
+
+
+class Store:
+    """A folder of finished cells and of states."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT):
+        folder = Path(folder) if folder is not None else cache_folder().parent / "store"
+        self.cells, self.states, self.limit = folder / "cells", folder / "states", limit
+
+    # ------------------------------------------------------------------ finished cells
+
+    def cell(self, key: str, seed: int) -> History | None:
+        """The history of a finished cell; None where there is none that can be read."""
+        try:
+            return History.load(self.cells / key / f"{seed}.json")
+        except FunclError:
+            return None
+
+    def seeds(self, key: str) -> list[int]:
+        """The seeds of a cell that are finished."""
+        return sorted(int(path.stem) for path in (self.cells / key).glob("*.json"))
+
+    def keep_cells(self, key: str, history: History) -> None:
+        """Keep a history, seed by seed, with each seed's share of the seconds."""
+        try:
+            (self.cells / key).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FunclError(
+                f"The store {self.cells} cannot be written ({error.strerror}): "
+                "choose another folder with --store."
+            ) from error
+        for one in split(history):
+            one.save(self.cells / key / f"{one.seeds[0]}.json")
+
+    # ------------------------------------------------------------------ states after a task
+
+    def advance(
+        self, runner: Runner, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[Snapshot]:
+        """Like `Runner.advance` from the start, but over kept states and keeping new ones.
+
+        Asked after every chunk of steps, `stop` ends the run; the next one goes on from there.
+        """
+        snapshot = runner.start()
+        while snapshot.stage < len(runner.stages):
+            before = snapshot.history.seconds
+            trained = Position(trained_phases(runner, snapshot.stage))
+            snapshot = self._restored(runner, snapshot)
+            for snapshot in runner.advance(snapshot):
+                if snapshot.report is None:
+                    break
+                done = snapshot.position == trained
+                stopping = not done and stop()
+                if done or stopping:
+                    self._keep(runner, snapshot, before)
+                yield snapshot
+                if stopping:
+                    return
+            yield snapshot
+            if stop():
+                return
+
+    def _keep(self, runner: Runner, snapshot: Snapshot, before: dict[str, float]) -> None:
+        payload = {
+            "position": list(snapshot.position),
+            "seconds": {k: snapshot.history.seconds[k] - before[k] for k in ("train", "compile")},
+            "diverged": {str(seed): where for seed, where in snapshot.history.diverged.items()},
+        }
+        folder = self.states / state_key(runner, snapshot.stage)
+        arrays = {"trained": trained_part(runner, runner.engine.kept(snapshot.learned))}
+        checkpoint.save(folder, arrays, payload)
+        self._make_room()
+
+    def _restored(self, runner: Runner, snapshot: Snapshot) -> Snapshot:
+        """The kept state of this stage in the place of the given one, which has yet to begin it."""
+        folder = self.states / state_key(runner, snapshot.stage)
+        if not (folder / checkpoint.MANIFEST).is_file():
+            return snapshot
+        learned, reference = runner.engine.begin(snapshot.learned, runner.data(snapshot.stage))
+        try:
+            payload = checkpoint.load_manifest(folder)
+            template = {"trained": trained_part(runner, runner.engine.kept(learned))}
+            arrays = checkpoint.load_arrays(folder, template)
+        except FunclError:  # damaged: as good as not there
+            shutil.rmtree(folder, ignore_errors=True)
+            return snapshot
+        os.utime(folder)
+        trainable, running, optimiser, alive, entered = runner.engine.restored(arrays["trained"])
+        state = learned.state._replace(trainable=trainable, running=running)
+        if enters(runner):
+            state = state._replace(carried=entered)
+        history = snapshot.history
+        spent = {k: v + payload["seconds"].get(k, 0.0) for k, v in history.seconds.items()}
+        diverged = {int(seed): where for seed, where in payload["diverged"].items()}
+        return Snapshot(
+            Learned(state, optimiser, alive),
+            snapshot.stage,
+            Position(*payload["position"]),
+            reference,
+            replace(history, seconds=spent, diverged=history.diverged | diverged),
+            begun=True,
+        )
+
+    def _make_room(self) -> None:
+        """Remove the states that were used least recently until the others fit."""
+        folders = sorted(self.states.iterdir(), key=lambda folder: folder.stat().st_mtime)
+        sizes = [sum(file.stat().st_size for file in folder.iterdir()) for folder in folders]
+        for folder, size in zip(folders, list(sizes), strict=True):
+            if sum(sizes) <= self.limit:
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            sizes.remove(size)
+
+
+def cell_key(runner: Runner) -> str:
+    """A hash of all that a cell's numbers depend on, its seed aside."""
+    engine = runner.engine
+    return _hash(
+        {
+            **_identity(runner),
+            "method": to_plain(engine.method),
+            "training": to_plain(engine.training),
+            "evaluate": runner.evaluate,
+        }
+    )
+
+
+def state_key(runner: Runner, stage: int) -> str:
+    """A hash of all that the state at the end of a stage (from 0) depends on."""
+    engine = runner.engine
+    return _hash(
+        {
+            **_identity(runner),
+            "method": read_by(engine.method, stage + 1),
+            "training": paces(engine.training, stage, engine.method.always_first),
+            "seeds": engine.seeds.numbers,
+            "stage": stage,
+        }
+    )
+
+
+def read_by(value: Any, task: int) -> Any:
+    """The settings that have been read when a task (from 1) is trained, as plain values.
+
+    >>> from funcl.methods import SFSVI
+    >>> "coreset_size" in read_by(SFSVI(), 1), "coreset_size" in read_by(SFSVI(), 2)
+    (False, True)
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return to_plain(value)
+    read = {"type": type(value).__name__}
+    for field in dataclasses.fields(value):
+        first = field.metadata.get("first_read", 1)
+        if first is not None and first <= task:
+            read[field.name] = read_by(getattr(value, field.name), task)
+    return read
+
+
+def paces(training: Training, stage: int, always_first: bool) -> dict[str, Any]:
+    """The settings of training as the stages up to this one read them."""
+    read = read_by(training, stage + 1)
+    for name in ("epochs", "learning_rate", "first_epochs", "first_learning_rate"):
+        read.pop(name)
+    stages = [0 if always_first else s for s in range(stage + 1)]
+    read["paces"] = [(training.epochs_of(s), training.rate(s)) for s in stages]
+    return read
+
+
+def trained_part(runner: Runner, learned: Learned) -> tuple[Any, ...]:
+    """What steps of training change; what is carried, only where a phase may change it on entering."""
+    state = learned.state
+    carried = state.carried if enters(runner) else None
+    return state.trainable, state.running, learned.optimiser, learned.alive, carried
+
+
+def enters(runner: Runner) -> bool:
+    """Whether a phase may change the state as it begins."""
+    return any(phase.enter is not None for phase in runner.engine.phases)
+
+
+def steps_of(runner: Runner, stage: int) -> list[int]:
+    """How many steps each phase of a stage takes."""
+    size = sum(len(runner.sequence[task].y_train) for task in runner.stages[stage])
+    task: Any = SimpleNamespace(stage=stage, size=size)
+    return [runner.engine.steps(phase, task) for phase in runner.engine.phases]
+
+
+def trained_phases(runner: Runner, stage: int) -> int:
+    """The number of phases up to the last one that trains."""
+    return max((n + 1 for n, steps in enumerate(steps_of(runner, stage)) if steps), default=0)
+
+
+def split(history: History) -> list[History]:
+    """One history per seed, each with its share of the seconds."""
+    count = len(history.seeds)
+    share = {kind: spent / count for kind, spent in history.seconds.items()}
+    return [
+        replace(
+            history,
+            seeds=[seed],
+            seconds=share,
+            diverged={s: where for s, where in history.diverged.items() if s == seed},
+            **{name: getattr(history, name)[n : n + 1] for name in (*SCORES, "bins")},
+        )
+        for n, seed in enumerate(history.seeds)
+    ]
+
+
+def joined(histories: list[History]) -> History:
+    """The inverse of `split`."""
+    kinds = histories[0].seconds
+    return replace(
+        histories[0],
+        seeds=[seed for history in histories for seed in history.seeds],
+        seconds={kind: sum(h.seconds[kind] for h in histories) for kind in kinds},
+        diverged={seed: where for h in histories for seed, where in h.diverged.items()},
+        **{
+            name: np.concatenate([getattr(h, name) for h in histories])
+            for name in (*SCORES, "bins")
+        },
+    )
+
+
+def fingerprint(sequence: TaskSequence) -> str:
+    """A hash of the sequence's labels, orders and shapes: it differs where its data do."""
+    digest = hashlib.sha256()
+    for task in sequence:
+        for array in (task.y_train, task.y_test, task.x_train[:1], task.x_test[:1]):
+            digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+        if task.permutation is not None:
+            digest.update(task.permutation.tobytes())
+    return digest.hexdigest()
+
+
+def _identity(runner: Runner) -> dict[str, Any]:
+    sequence = runner.sequence
+    return {
+        "semantics": SEMANTICS,
+        "sequence": [sequence.name, sequence.heads, sequence.split, sequence.scale],
+        "columns": [task.columns for task in sequence],
+        "data": fingerprint(sequence),
+        "network": to_plain(runner.problem.network),
+        "vary": sorted(runner.engine.seeds.vary),
+        "data_seed": runner.engine.seeds.data_seed,
+    }
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
