@@ -9,9 +9,18 @@ from pathlib import Path
 # programs are kept between runs; everything else that is cached lives as long as the session.
 _stable = Path(os.environ.get("FUNCL_CACHE") or Path(__file__).parents[1] / ".cache")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tiny programs spend their time in the compiler, so it optimises less.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_stable / "funcl" / "compiled"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+# One CPU a worker: with two, batched linear algebra has been seen to hang, and workers to starve.
+_worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+if _worker.startswith("gw") and hasattr(os, "sched_setaffinity"):
+    _cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {_cpus[int(_worker[2:]) % len(_cpus)]})
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit the session's folder
     _session = tempfile.TemporaryDirectory(prefix="funcl-tests-")
     os.environ["FUNCL_CACHE"] = _session.name

@@ -23,9 +23,7 @@ def posterior(seed):
 
 
 def as_numpyro(q):
-    return {
-        name: dist.Normal(q.mean[name], jnp.exp(0.5 * q.log_variance[name])) for name in q.mean
-    }
+    return {name: dist.Normal(q.mean[name], jnp.exp(0.5 * q.log_variance[name])) for name in q.mean}
 
 
 @given(st.integers(0, 99), st.integers(0, 99))
@@ -33,9 +31,7 @@ def as_numpyro(q):
 def test_kl_is_that_of_numpyro(one, other):
     q, p = posterior(one), posterior(other)
     ps = as_numpyro(p)
-    expected = sum(
-        jnp.sum(dist.kl_divergence(d, ps[name])) for name, d in as_numpyro(q).items()
-    )
+    expected = sum(jnp.sum(dist.kl_divergence(d, ps[name])) for name, d in as_numpyro(q).items())
     np.testing.assert_allclose(kl(q, p), expected, rtol=1e-12, atol=1e-12)
     assert float(kl(q, q)) == 0
 
@@ -87,12 +83,12 @@ def test_a_draw_does_not_depend_on_which_other_parameters_are_random():
 def test_a_draw_has_the_mean_and_the_variance_of_its_gaussian():
     q = posterior(0)
     q = jax.tree.map(lambda a: a.astype(jnp.float32), q)
-    draws = jax.vmap(lambda k: sample(q, k))(jax.random.split(jax.random.key(0), 20_000))
+    draws = jax.vmap(lambda k: sample(q, k))(jax.random.split(jax.random.key(0), 4_000))
     for name, values in draws.items():
         deviation = np.exp(0.5 * q.log_variance[name])
         z = (np.asarray(values) - q.mean[name]) / deviation
-        assert np.abs(z.mean(0)).max() < 4 / np.sqrt(20_000)
-        assert np.abs(z.var(0) - 1).max() < 4 * np.sqrt(2 / 20_000)
+        assert np.abs(z.mean(0)).max() < 4 / np.sqrt(4_000)
+        assert np.abs(z.var(0) - 1).max() < 4 * np.sqrt(2 / 4_000)
 
 
 # Standard normals
@@ -120,7 +116,13 @@ def test_the_polynomials_invert_the_error_function_to_the_stated_tolerance(monke
     lattice = np.arange(2**23, dtype=np.uint32)
     chosen = np.unique(
         np.concatenate(
-            [lattice[:2000], lattice[-2000:], lattice[2**22 - 2000 : 2**22 + 2000], lattice[::509]]
+            [
+                lattice[:2000],
+                lattice[-2000:],
+                lattice[2**22 - 2000 : 2**22 + 2000],
+                lattice[255::511],
+                lattice[-256::-511],
+            ]
         )
     )
     bits = jnp.asarray(chosen << 9)

@@ -10,19 +10,19 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from funcl.errors import FunclError
 from funcl.floor import Floor, shape_of
 from funcl.memory.context import Coreset
 from funcl.methods.sfsvi import SFSVI
 from funcl.networks import MLP
-from funcl.protocol import Head, Problem, TaskData
+from funcl.protocol import Problem, TaskData
 from funcl.tasks.sequence import TaskSequence
 from funcl.train.data import head_table
 from funcl.train.engine import Engine, Position
@@ -62,17 +62,19 @@ def bench_sequence(
     )
     stage = len(sequence) - 1
     with compiling_anew():
-        measured = measure(runner.engine, method, runner.data(stage), effort)
-        learned = runner.engine.start()
+        engine, data = runner.engine, runner.data(stage)
+        measured = measure(engine, method, data, effort)
+        learned = engine.end(*engine.begin(engine.start(), data), data)
         runner.score(learned, stage)
     predicting = predict_time(runner, learned, stage, effort)
     return {
         "sequence": sequence.name,
         "seeds": seeds,
         "likelihood": method.likelihood,
+        "precision": training.precision,
         **measured,
-        "compile_seconds": runner.engine.compile_seconds,
-        "peak_memory": peak_memory(runner.engine),
+        "compile_seconds": engine.compile_seconds,
+        "peak_memory": peak_memory(engine),
         "prediction_microseconds": predicting,
     }
 
@@ -87,9 +89,8 @@ def measure(engine: Engine, method: SFSVI, task: TaskData, effort: Effort) -> di
         next(engine.train(learned, reference, task, Position(0, total - count)))
         return time.perf_counter() - began
 
-    floor = Floor(
-        shape_of(engine.problem, method, int(task.stage)), engine.layout, len(engine.seeds.numbers)
-    )
+    shape = shape_of(engine.problem, method, int(task.stage))
+    floor = Floor(shape, engine.layout, engine.training.products)
     step_time, floor_time = fastest((steps, floor), effort)
     return {
         "steps_per_second": 1 / step_time,
@@ -132,31 +133,32 @@ def predict_time(runner: Runner, learned: Any, stage: int, effort: Effort) -> fl
     return 1e6 * fastest([predict], effort)[0] / PREDICTION_ROWS
 
 
-def growth(quick: bool, effort: Effort) -> Iterator[dict[str, Any]]:
+def growth(quick: bool, effort: Effort, precision: str = "float32") -> Iterator[dict[str, Any]]:
     """Made-up tasks that grow in one respect at a time."""
+    how = {"effort": effort, "precision": precision}
     thin = (lambda sizes: sizes[::2]) if quick else (lambda sizes: sizes)
     for points in sorted({*thin(POINTS), LINEAR_FROM, POINTS[-1]}):
-        yield grown("context points", points, effort, points=points)
+        yield grown("context points", points, **how, points=points)
     for width in thin(WIDTHS):
-        yield grown("parameters", parameters((784, width, width, 10)), effort, width=width)
+        yield grown("parameters", parameters((784, width, width, 10)), **how, width=width)
     for tasks in thin(TASKS):
-        yield grown("tasks", tasks, effort, tasks=tasks)
+        yield grown("tasks", tasks, **how, tasks=tasks)
 
 
 def grown(
     across: str,
     size: int,
-    effort: Effort,
     *,
+    effort: Effort,
+    precision: str = "float32",
     points: int = 100,
     width: int = 100,
     tasks: int = 5,
 ) -> dict[str, Any]:
     """Step time and memory of one size; the context has `points` in all, however many tasks."""
     stored = math.ceil(points / (tasks - 1))
-    method = SFSVI(
-        context=Coreset(points, per_task=False), coreset_size=stored, likelihood="weights"
-    )
+    context = Coreset(points, per_task=False)
+    method = SFSVI(context=context, coreset_size=stored, likelihood="weights")
     rows = 2000
     problem = Problem(
         network=MLP([width, width]),
@@ -169,7 +171,9 @@ def grown(
         rows=rows,
         batch_size=128,
     )
-    engine = Engine(problem, method, endless(Training()), Seeds.of(1, SOURCES, 0))
+    engine = Engine(
+        problem, method, endless(Training(precision=precision)), Seeds.of(1, SOURCES, 0)
+    )
     random = np.random.default_rng(0)
     task = TaskData(
         x=jnp.asarray(random.integers(0, 256, (rows, 784), np.uint8)),
@@ -214,7 +218,7 @@ def parameters(widths: Sequence[int]) -> int:
     >>> parameters((2, 3, 1))
     26
     """
-    return 2 * sum((i + 1) * o for i, o in zip(widths[:-1], widths[1:], strict=True))
+    return 2 * sum((i + 1) * o for i, o in pairwise(widths))
 
 
 def endless(training: Training) -> Training:
@@ -230,8 +234,8 @@ def peak_memory(engine: Engine) -> int:
 
 @contextmanager
 def compiling_anew() -> Iterator[None]:
-    """Keep compilations of earlier processes from being used, so that the time of compiling shows."""
-    before = jax.config.jax_enable_compilation_cache
+    """Use no compilations of earlier processes, so that the time of compiling shows."""
+    before = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         yield

@@ -1,5 +1,6 @@
-"""The command line: `funcl --help` answers at once, since every command imports what it needs itself."""
+"""The command line: `funcl --help` answers at once, for commands import what they run on."""
 
+import inspect
 import sys
 import warnings
 from typing import Annotated, Any
@@ -38,6 +39,15 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
 
 
+def unwrapped(text: str | None) -> str:
+    """Join the lines of every paragraph, so that the terminal's width decides where they break.
+
+    Paragraphs that begin with \\b keep their lines.
+    """
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
+
+
 app = typer.Typer(
     cls=Commands,
     add_completion=False,
@@ -49,25 +59,29 @@ app = typer.Typer(
     "Begin with [bold]funcl demo[/bold]: it trains on digits that are inside the package, prints a"
     " comparison and writes a report.",
 )
-app.command()(demo.demo)
-app.command()(run.run)
-app.command()(compare.compare)
-app.command()(compare.report)
-app.command()(reproduce.reproduce)
-app.command()(bench.bench)
+for command in (
+    demo.demo, run.run, compare.compare, compare.report, reproduce.reproduce, bench.bench
+):  # fmt: skip
+    app.command(help=unwrapped(command.__doc__))(command)
 app.add_typer(data.app, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"funcl {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_show_version
+        ),
     ] = False,
 ) -> None:
     """Answer options that belong to no command."""
-    if version:
-        typer.echo(f"funcl {__version__}")
-        raise typer.Exit
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Settings as plain values: every network, method and context source can be written as JSON and read back."""
+"""Settings as plain values: networks, methods and context sources as JSON, and back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from funcl.errors import FunclError, unknown
 
@@ -26,13 +28,17 @@ def settings_types() -> dict[str, type]:
 def to_plain(value: Any) -> Any:
     """Turn settings into numbers, strings, lists and dicts.
 
+    What is no part of the library is told by its full name, so that nobody takes it for a part.
+
     >>> from funcl.networks import MLP
     >>> to_plain(MLP([64]))
     {'type': 'MLP', 'hidden': [64], 'activation': 'relu'}
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {TYPE: type(value).__name__, **fields}
+        return {TYPE: _type_name(type(value)), **fields}
     if isinstance(value, Mapping):
         return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
@@ -41,7 +47,7 @@ def to_plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return f"<{type(value).__module__}.{type(value).__qualname__}>"
+    return {TYPE: _full_name(value if hasattr(value, "__qualname__") else type(value))}
 
 
 def from_plain(data: Any) -> Any:
@@ -53,24 +59,34 @@ def from_plain(data: Any) -> Any:
     if isinstance(data, Mapping):
         if TYPE not in data:
             return {k: from_plain(v) for k, v in data.items()}
-        types = settings_types()
-        if data[TYPE] not in types:
-            raise unknown("type of settings", data[TYPE], types)
+        name, types = str(data[TYPE]), settings_types()
+        if name not in types:
+            raise unknown("type of settings", name, types)
         fields = {k: from_plain(v) for k, v in data.items() if k != TYPE}
         try:
-            return types[data[TYPE]](**fields)
+            return types[name](**fields)
         except TypeError as mistake:
-            raise FunclError(
-                f"The stored settings of {data[TYPE]} do not fit: {mistake}."
-            ) from None
+            raise FunclError(f"The stored settings of {name} do not fit: {mistake}.") from None
     if isinstance(data, list):
         return tuple(from_plain(v) for v in data)
     return data
 
 
-def is_storable(value: Any) -> bool:
-    """Whether `from_plain(to_plain(value))` gives the value back."""
-    try:
-        return from_plain(to_plain(value)) == value
-    except FunclError:
-        return False
+def is_storable(data: Any) -> bool:
+    """Whether plain values hold nothing but classes of the library, so that `from_plain` works.
+
+    >>> is_storable({"type": "Separate", "method": {"type": "my.module.Mine"}})
+    False
+    """
+    if isinstance(data, Mapping):
+        known = TYPE not in data or str(data[TYPE]) in settings_types()
+        return known and all(map(is_storable, data.values()))
+    return not isinstance(data, list) or all(map(is_storable, data))
+
+
+def _type_name(cls: type) -> str:
+    return cls.__name__ if settings_types().get(cls.__name__) is cls else _full_name(cls)
+
+
+def _full_name(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"

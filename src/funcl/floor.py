@@ -1,9 +1,9 @@
 """The matrix products that a step of S-FSVI cannot do without, and the time that they alone take.
 
-They are counted forward and backward, for every weight draw and every context point. Operands have the
-names of what they stand for: two products share an operand where the step does, and no two
-products are the same, so the compiler cannot merge any. What a step does beside them (random numbers,
-activations, softmax, the KL terms, the optimiser) is its distance from this floor.
+They are counted forward and backward, for every weight draw and every context point. Operands
+have the names of what they stand for: two products share an operand where the step does, and no
+two products are the same, so the compiler cannot merge any. What a step does beside them (random
+numbers, activations, softmax, the KL terms, the optimiser) is its distance from this floor.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -23,7 +24,7 @@ from funcl.memory.context import Coreset, Source
 from funcl.methods.sfsvi import SFSVI
 from funcl.networks import MLP
 from funcl.protocol import Problem
-from funcl.train.programs import Layout
+from funcl.train.programs import Layout, Program
 
 TURNED = ", transposed"
 
@@ -118,7 +119,7 @@ def dense(
 
 def layers(shape: StepShape) -> list[tuple[int, int]]:
     """Inputs and outputs of every layer."""
-    return list(zip(shape.widths[:-1], shape.widths[1:], strict=True))
+    return list(pairwise(shape.widths))
 
 
 def flops(products: Sequence[Product]) -> int:
@@ -162,17 +163,17 @@ def context_of(method: SFSVI, stage: int) -> tuple[int, int]:
 class Floor:
     """Runs the products of a step, and nothing else, in one compiled loop."""
 
-    def __init__(self, shape: StepShape, layout: Layout, seeds: int, dtype: str = "float32"):
+    def __init__(self, shape: StepShape, layout: Layout, products: str = "highest"):
         self.products = step_products(shape)
         random = np.random.default_rng(0)
         self.operands = layout.place(
             {
-                name: jnp.asarray(random.standard_normal((layout.padded, *size)), dtype)
+                name: jnp.asarray(random.standard_normal((layout.padded, *size)), "float32")
                 for name, size in operands(self.products).items()
             },
             seeded=True,
         )
-        self.run = jax.jit(layout.over_seeds(self._loop, [True, False]))
+        self.run = Program("floor", layout.over_seeds(self._loop, [True, False]), products)
 
     def __call__(self, count: int) -> float:
         """Seconds that the products of `count` steps take."""
@@ -201,7 +202,7 @@ def operands(products: Sequence[Product]) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for p in products:
         for name, size in ((p.left, (p.rows, p.inner)), (p.right, (p.inner, p.columns))):
-            stored = size[::-1] if name.endswith(TURNED) else size
+            stored = (size[1], size[0]) if name.endswith(TURNED) else size
             if found.setdefault(plain(name), stored) != stored:
                 raise ValueError(
                     f"{name} is counted with two shapes, {found[plain(name)]} and {stored}"

@@ -6,6 +6,7 @@ log-variance marks a parameter, or a whole layer of them, that is not random.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def sample(q: Gaussian, key: Array) -> PyTree:
 
 
 def kl(q: Gaussian, p: Gaussian) -> Array:
-    """KL(q ‖ p) = ½ Σ [log σ²_p − log σ²_q + (σ²_q + (μ_q − μ_p)²)/σ²_p − 1], over random parameters."""
+    """KL(q ‖ p) = ½ Σ [log σ²_p − log σ²_q + (σ²_q + (μ_q − μ_p)²)/σ²_p − 1], of random ones."""
 
     def leaf(vq: Array | None, vp: Array, mq: Array, mp: Array) -> Array | None:
         if vq is None:
@@ -52,18 +53,19 @@ def kl(q: Gaussian, p: Gaussian) -> Array:
         return jnp.sum(kl_of_moments(mq, jnp.exp(vq), mp, jnp.exp(vp)))
 
     terms = _map_random(leaf, q.log_variance, p.log_variance, q.mean, p.mean)
-    return jax.tree.reduce(jnp.add, terms, 0.0)
+    return jax.tree.reduce(jnp.add, terms, jnp.zeros(()))
 
 
 def _map_random(leaf_fn: Callable, log_variance: PyTree, *trees: PyTree) -> PyTree:
-    """Map over log-variances, where a `None` goes with whatever the other trees have in its place."""
+    """Map over log-variances, where `None` goes with whatever the others have there."""
     return jax.tree.map(leaf_fn, log_variance, *trees, is_leaf=lambda v: v is None)
 
 
 def kl_of_moments(mean_q: Array, variance_q: Array, mean_p: Array, variance_p: Array) -> Array:
     """½ [log(K_p/K_q) + K_q/K_p − 1 + (m_q − m_p)²/K_p], elementwise.
 
-    >>> float(kl_of_moments(jnp.array(1.0), jnp.array(2.0), jnp.array(0.0), jnp.array(1.0)).round(4))
+    >>> one, two = jnp.array(1.0), jnp.array(2.0)
+    >>> float(kl_of_moments(one, two, 0 * one, one).round(4))
     0.6534
     """
     ratio = variance_q / variance_p
@@ -71,15 +73,16 @@ def kl_of_moments(mean_q: Array, variance_q: Array, mean_p: Array, variance_p: A
 
 
 def standard_normal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Standard normal draws, in single precision by an inverse that costs a logarithm and two polynomials.
+    """Standard normal draws, in single precision through a cheap inverse of the error function.
 
-    The polynomials are Giles' approximation of the inverse error function (relative error below
-    4e-7); its argument is a uniform number with 23 random bits, centred so that ±1 cannot occur.
-    Weight draws need millions of normals a step, and this is several times faster on a CPU.
+    It costs a logarithm and two polynomials, Giles' approximation (relative error below 4e-7), of a
+    uniform number with 23 random bits, centred so that ±1 cannot occur. Weight draws need
+    millions of normals a step, and this is several times faster on a CPU.
     """
     if jnp.dtype(dtype) != jnp.float32:
         return jax.random.normal(key, shape, dtype)
-    bits = jax.random.bits(key, shape, jnp.uint32) >> 9
+    # Drawn flat: the same bits, and for three axes and more a tenth of the compile time on a CPU.
+    bits = jax.random.bits(key, (math.prod(shape),), jnp.uint32).reshape(shape) >> 9
     u = bits.astype(jnp.int32).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
     w = -jnp.log((1 - u) * (1 + u))
     centre = _polynomial(_CENTRE, w - 2.5)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from funcl import config
+from funcl import config, saving
 from funcl.errors import FunclError, unknown
 from funcl.evaluate.history import History
 from funcl.evaluate.scores import score
@@ -20,24 +19,21 @@ from funcl.prediction import Prediction
 from funcl.protocol import Method, Problem
 from funcl.stream import (
     Lesson,
-    blank_task,
-    doubled,
+    Progress,
     grow,
-    head_of,
     lesson_data,
     lessons_of,
     next_lesson,
     room_for,
+    shaped,
 )
 from funcl.tasks import checks
 from funcl.tasks.sequence import TaskSequence
-from funcl.train import checkpoint
-from funcl.train.engine import EVALUATION_ROWS, Engine, Learned, Report
+from funcl.train.engine import Engine, Learned, Report
 from funcl.train.run import Runner, Snapshot
 from funcl.train.training import SOURCES, Seeds, Training
 
-PROBE_ROWS = 4
-PROBE_TOLERANCE = 1e-3
+FIRST_STAGES, FIRST_ROWS = 4, 64  # the room that an open stream begins with
 
 
 class Learner:
@@ -60,24 +56,23 @@ class Learner:
         heads: str | None = None,
         classes: Sequence | None = None,
     ):
+        check_parts(network, method, training)
         self.network, self.method = network, method
         self.training = training or Training()
         self.seeds = Seeds.of(seeds, vary, checks.check_seed(data_seed))
         self.heads = None if heads is None else checks.check_heads(heads)
-        self.classes = None if classes is None else tuple(classes)
-        if self.classes is not None and self.heads != "single":
-            raise FunclError(
-                "classes=[...] names the classes of a single head: add heads='single'."
-            )
-        if self.classes is not None and len(set(self.classes)) < 2:
-            raise FunclError("classes=[...] needs at least two different classes.")
-        if method.needs_network and network is None:
-            raise FunclError(f"{method.name} trains a network: pass one, such as funcl.MLP([256]).")
-        self.lessons: list[Lesson] = []
-        self.diverged: dict[int, str] = {}
-        self._engine: Engine | None = None
-        self._learned: Learned | None = None
-        self._stage_of: dict[str, int] = {}
+        self.classes = None if classes is None else check_classes(classes, self.heads)
+        self._progress: Progress | None = None
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the tasks learnt so far."""
+        return self._progress.tasks if self._progress else []
+
+    @property
+    def diverged(self) -> dict[int, str]:
+        """The seeds that stopped because something was no longer finite, and where."""
+        return dict(self._progress.diverged) if self._progress else {}
 
     # ------------------------------------------------------------------ learning
 
@@ -92,18 +87,16 @@ class Learner:
 
         `evaluate` is "all" (every task seen, after every task), "last" or "none".
         """
+        check_precision(self.training)
         runner = Runner(sequence, self.network, self.method, self.training, self.seeds, evaluate)
-        snapshot = runner.start()
-        for snapshot in runner.advance(snapshot):
+        start = snapshot = runner.start()
+        for snapshot in runner.advance(start):
             if on_snapshot is not None:
                 on_snapshot(snapshot)
+        lessons = lessons_of(sequence, runner.stages)
+        diverged = dict(snapshot.history.diverged)
         self.heads, self.classes = sequence.heads, None
-        self.lessons = lessons_of(sequence)
-        self._stage_of = {
-            sequence[t].name: number for number, stage in enumerate(runner.stages) for t in stage
-        }
-        self._engine, self._learned = runner.engine, snapshot.learned
-        self.diverged = dict(snapshot.history.diverged)
+        self._progress = Progress(runner.engine, snapshot.learned, lessons, diverged)
         return snapshot.history
 
     def fit(
@@ -118,47 +111,55 @@ class Learner:
 
         A new name opens a new head (heads="multi") or shares the one head (heads="single").
         """
-        heads = self._fitting_heads()
+        check_precision(self.training)
+        heads, before = self._fitting_heads(), self._progress
+        if not isinstance(task, str) or not task:
+            raise FunclError(f"The name of a task must be a string with some text, not {task!r}.")
         x, scale = checks.check_inputs(x, f"Task {task!r}, x")
         y = checks.check_labels(y, f"Task {task!r}, y", len(x))
-        classes = tuple(np.unique(y).tolist())
-        lesson = next_lesson(self.lessons, task, classes, heads, self.classes)
-        lessons = [*self.lessons, lesson]
-        problem = self._room(lessons, x, scale)
+        lessons = before.lessons if before else ()
+        lesson = next_lesson(lessons, task, tuple(np.unique(y).tolist()), heads, self.classes)
+        if before:
+            x = shaped(x, before.engine.problem, lesson)
+        problem = before.engine.problem if before else self._first_room(x, scale, lesson)
+        problem = room_for(problem, lesson, len(x))
         self.method.check(problem, {task: len(x)})
         engine, learned = self._with_room(problem)
-        column = dict(zip(lesson.classes, lesson.columns, strict=True))
-        data = lesson_data(problem, lessons, x, np.array([column[c] for c in y.tolist()], np.int32))
-        learned, reference = engine.begin(learned, data)
-        for learned, _, report in engine.train(learned, reference, data):
-            self._note_diverged(report, task)
+        diverged = self._note_diverged(self.diverged, learned, "before this task")
+        data = lesson_data(problem, [*lessons, lesson], x, lesson.numbers(y))
+        begun, reference = engine.begin(learned, data)
+        for learned, _, report in engine.train(begun, reference, data):
+            where = f"task {task!r}, before step {report.step:,}"
+            diverged = self._note_diverged(diverged, learned, where)
             if on_report is not None:
                 on_report(report)
-        self._learned, self._engine = engine.end(learned, reference, data), engine
-        self.lessons, self.heads = lessons, heads
-        self._stage_of[task] = len(lessons) - 1
+        learned = engine.end(learned, reference, data)
+        diverged = self._note_diverged(diverged, learned, f"task {task!r}, as it was finished")
+        self._progress = Progress(engine, learned, (*lessons, lesson), diverged)
         return self
 
     # ------------------------------------------------------------------ predicting
 
     def predict(self, x: Any, *, task: str | None = None) -> Prediction:
         """Class probabilities and uncertainty; with heads="multi" say whose task the inputs are."""
-        engine, learned, lesson, stage = self._ready(task)
-        x, _ = checks.check_inputs(x, "x")
-        x = self._shaped(x, engine.problem, lesson)
-        pieces = [self._predict_piece(engine, learned, piece, lesson, stage) for piece in split(x)]
-        alive = [s not in self.diverged for s in self.seeds.numbers]
-        columns = list(lesson.columns)
-        members = np.concatenate([p[..., columns] for p, _ in pieces], axis=1)[alive]
-        if pieces[0][1] is None:
+        progress = self._learnt()
+        lesson = progress.lesson(self._named(progress, task))
+        x = shaped(checks.check_inputs(x, "x")[0], progress.engine.problem, lesson)
+        alive = progress.alive
+        if not any(alive):
+            raise FunclError(
+                f"Every seed diverged ({next(iter(progress.diverged.values()))}): nothing is left "
+                f"to predict with; try a learning rate below {self.training.learning_rate}."
+            )
+        probabilities, moments = progress.predict(x, lesson)
+        members = probabilities[alive][..., list(lesson.columns)]
+        if moments is None:
             return Prediction(members, lesson.classes)
-        count = len(columns)
-        mean = np.concatenate([m[0][..., :count] for _, m in pieces], axis=1)[alive]
-        variance = np.concatenate([m[1][..., :count] for _, m in pieces], axis=1)[alive]
+        mean, variance = (m[alive][..., : len(lesson.columns)] for m in moments)
         return Prediction(members, lesson.classes, mean.mean(0), variance.mean(0) + mean.var(0))
 
     def evaluate(self, x: Any, y: Any, *, task: str | None = None) -> dict[str, float]:
-        """Accuracy, negative log-likelihood, Brier score, calibration error and entropy on labelled data."""
+        """Accuracy, log-likelihood, Brier score, calibration error and entropy on labelled data."""
         prediction = self.predict(x, task=task)
         y = checks.check_labels(y, "y", len(prediction))
         place = {c: i for i, c in enumerate(prediction.classes)}
@@ -188,36 +189,7 @@ class Learner:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a folder, so that learning can go on as if it had never stopped."""
-        engine, learned = self._trained()
-        payload = {
-            "kind": "learner",
-            "network": config.to_plain(self.network),
-            "method": config.to_plain(self.method),
-            "training": config.to_plain(self.training),
-            "seeds": list(self.seeds.numbers),
-            "vary": list(self.seeds.vary),
-            "data_seed": self.seeds.data_seed,
-            "heads": self.heads,
-            "classes": self.classes,
-            "problem": {f: getattr(engine.problem, f) for f in SHAPES},
-            "lessons": [
-                {
-                    "task": lesson.task,
-                    "classes": lesson.classes,
-                    "columns": lesson.columns,
-                    "permuted": None if lesson.permutation is None else len(lesson.permutation),
-                }
-                for lesson in self.lessons
-            ],
-            "stage_of": self._stage_of,
-            "diverged": {str(k): v for k, v in self.diverged.items()},
-        }
-        arrays = {
-            "learned": engine.kept(learned),
-            "permutations": [lesson.permutation for lesson in self.lessons],
-            "probe": self._probe(engine, learned),
-        }
-        checkpoint.save(path, arrays, payload)
+        saving.write(path, self._learnt(), heads=self.heads, classes=self.classes)
 
     @classmethod
     def load(
@@ -228,12 +200,10 @@ class Learner:
         method: Method | None = None,
     ) -> Learner:
         """Read a saved learner. A network or method of your own is passed again, and checked."""
-        payload = checkpoint.load_manifest(path)
-        if payload.get("kind") != "learner":
-            raise FunclError(f"{path} holds a {payload.get('kind')}, not a saved learner.")
+        payload = saving.read_settings(path)
         learner = cls(
-            network if network is not None else stored(payload, "network", path),
-            method if method is not None else stored(payload, "method", path),
+            saving.rebuild(payload, "network", network, path),
+            saving.rebuild(payload, "method", method, path),
             config.from_plain(payload["training"]),
             seeds=payload["seeds"],
             vary=payload["vary"],
@@ -241,33 +211,9 @@ class Learner:
             heads=payload["heads"],
             classes=payload["classes"],
         )
-        shapes = {k: tuple(v) if isinstance(v, list) else v for k, v in payload["problem"].items()}
-        problem = Problem(
-            network=learner.network,
-            batch_size=learner.training.batch_size,
-            dtype=learner.training.precision,
-            **shapes,
-        )
-        engine = Engine(problem, learner.method, learner.training, learner.seeds)
-        lengths = [lesson["permuted"] for lesson in payload["lessons"]]
-        templates = {
-            "learned": engine.templates(blank_task(problem))[0],
-            "permutations": [n and jax.ShapeDtypeStruct((n,), np.int32) for n in lengths],
-            "probe": jax.ShapeDtypeStruct(
-                (len(learner.seeds.numbers), PROBE_ROWS, problem.outputs), problem.dtype
-            ),
-        }
-        arrays = checkpoint.load_arrays(path, templates)
-        learner.lessons = [
-            Lesson(d["task"], tuple(d["classes"]), tuple(d["columns"]), permutation)
-            for d, permutation in zip(payload["lessons"], arrays["permutations"], strict=True)
-        ]
-        learner._stage_of = payload["stage_of"]
-        learner.diverged = {int(k): v for k, v in payload["diverged"].items()}
-        learner._engine = engine
-        learner._learned = engine.restored(arrays["learned"])
-        if network is not None or method is not None:
-            learner._check_probe(arrays["probe"], path)
+        check_precision(learner.training)
+        settings = learner.network, learner.method, learner.training, learner.seeds
+        learner._progress = saving.read_progress(path, payload, *settings)
         return learner
 
     # ------------------------------------------------------------------ how it is done
@@ -275,8 +221,8 @@ class Learner:
     def _fitting_heads(self) -> str:
         if self.heads is None:
             raise FunclError(
-                "Say which heads the tasks have before fit: Learner(..., heads='multi') for one per "
-                "task, or heads='single', classes=[...] for one that all share."
+                "Say which heads the tasks have before fit: Learner(..., heads='multi') for one "
+                "per task, or heads='single', classes=[...] for one that all share."
             )
         if self.heads not in self.method.scenarios:
             raise FunclError(
@@ -285,133 +231,109 @@ class Learner:
             )
         if len(self.method.stages(2)) < 2:
             raise FunclError(
-                f"{self.method.name} learns all tasks at once, so it cannot take them as they come: "
-                "use run(sequence)."
+                f"{self.method.name} learns all tasks at once, so it cannot take them as they "
+                "come: use run(sequence)."
             )
         return self.heads
 
-    def _room(self, lessons: list[Lesson], x: np.ndarray, scale: float) -> Problem:
-        """A problem in which the lessons fit, the present one if it is large enough."""
-        present = self._engine.problem if self._engine else None
-        if present is not None:
-            x = self._shaped(x, present, lessons[-1])
-        head = len(lessons[-1].columns) if self.heads == "single" else 2
-        begin = Problem(
+    def _first_room(self, x: np.ndarray, scale: float, lesson: Lesson) -> Problem:
+        """Room for a few tasks like the first one; a single head is as wide as it will ever be."""
+        head = len(lesson.columns)
+        return Problem(
             network=self.network,
             input_shape=x.shape[1:],
             input_dtype=str(x.dtype),
             scale=scale,
-            outputs=head,
-            stages=4,
+            outputs=head if self.heads == "single" else head * FIRST_STAGES,
+            stages=FIRST_STAGES,
             head_width=head,
-            rows=64,
+            rows=FIRST_ROWS,
             batch_size=self.training.batch_size,
-            dtype=self.training.precision,
+            dtype=self.training.dtype,
         )
-        return room_for(present, begin, lessons, len(x))
 
     def _with_room(self, problem: Problem) -> tuple[Engine, Learned]:
-        if self._engine is None or self._learned is None:
-            engine = Engine(problem, self.method, self.training, self.seeds)
-            return engine, engine.start()
-        if problem == self._engine.problem:
-            return self._engine, self._learned
+        before = self._progress
+        if before and before.engine.problem == problem:
+            return before.engine, before.learned
         engine = Engine(problem, self.method, self.training, self.seeds)
-        return engine, grow(self._learned, engine)
+        return engine, grow(before.learned, engine) if before else engine.start()
 
-    def _shaped(self, x: np.ndarray, problem: Problem, lesson: Lesson) -> np.ndarray:
-        if str(x.dtype) != problem.input_dtype:
+    def _note_diverged(self, noted: dict[int, str], learned: Learned, where: str) -> dict[int, str]:
+        """The seeds that have stopped by now; an error once none is left."""
+        seeds = self.seeds.numbers
+        alive = np.asarray(learned.alive)[: len(seeds)]
+        stopped = {seed: where for seed, lives in zip(seeds, alive, strict=True) if not lives}
+        noted = {**stopped, **noted}
+        if len(noted) == len(seeds):
             raise FunclError(
-                f"The inputs are {x.dtype} and the earlier ones were {problem.input_dtype}: "
-                "pass them in the same form, so that their scale stays the same."
+                f"Every seed diverged ({next(iter(noted.values()))}): the learner is as it was "
+                f"before this call; try a learning rate below {self.training.learning_rate}."
             )
-        if math.prod(x.shape[1:]) != math.prod(problem.input_shape):
-            raise FunclError(
-                f"An input has shape {list(x.shape[1:])} and the earlier ones had "
-                f"{list(problem.input_shape)}: all tasks share one network."
-            )
-        if lesson.permutation is not None:
-            return x.reshape(len(x), -1)[:, lesson.permutation]
-        return x.reshape(len(x), *problem.input_shape)
+        return noted
 
-    def _note_diverged(self, report: Report, task: str) -> None:
-        for seed, alive in zip(self.seeds.numbers, report.alive, strict=True):
-            if not alive and seed not in self.diverged:
-                self.diverged[seed] = f"task {task!r}, before step {report.step:,}"
-        if len(self.diverged) == len(self.seeds.numbers):
-            raise FunclError(
-                f"Every seed diverged ({next(iter(self.diverged.values()))}): what was learnt before "
-                f"this task is kept; try a learning rate below {self.training.learning_rate}."
-            )
-
-    def _trained(self) -> tuple[Engine, Learned]:
-        if self._engine is None or self._learned is None:
+    def _learnt(self) -> Progress:
+        if self._progress is None:
             raise FunclError("This learner has learnt nothing yet: call fit or run first.")
-        return self._engine, self._learned
+        check_precision(self.training)
+        return self._progress
 
-    def _ready(self, task: str | None) -> tuple[Engine, Learned, Lesson, int]:
-        engine, learned = self._trained()
-        known = list(self._stage_of)
-        if task is None:
-            if self.heads == "multi" and len(known) > 1:
-                raise FunclError(
-                    "With a head per task, say whose inputs these are: "
-                    f"predict(x, task=...), one of {', '.join(map(repr, known))}."
-                )
-            task = known[-1]
-        if task not in self._stage_of:
-            raise unknown("task", task, known)
-        lesson = next(lesson for lesson in reversed(self.lessons) if lesson.task == task)
-        return engine, learned, lesson, self._stage_of[task]
-
-    def _predict_piece(
-        self,
-        engine: Engine,
-        learned: Learned,
-        x: np.ndarray,
-        lesson: Lesson,
-        stage: int,
-    ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-        rows = min(doubled(len(x)), EVALUATION_ROWS)
-        padded = np.zeros((rows, *x.shape[1:]), x.dtype)
-        padded[: len(x)] = x
-        head = head_of(engine.problem, lesson)
-        result = engine.predict(learned, jnp.asarray(padded), stage, head)
-        return jax.tree.map(lambda a: a[:, : len(x)], result)
-
-    def _probe(self, engine: Engine, learned: Learned) -> np.ndarray:
-        """Predictions for a fixed input: a network that is passed again must repeat them."""
-        x = np.linspace(0, 1, PROBE_ROWS * math.prod(engine.problem.input_shape))
-        x = x.reshape(PROBE_ROWS, *engine.problem.input_shape) / engine.problem.scale
-        x = x.astype(engine.problem.input_dtype)
-        lesson = self.lessons[0]
-        return self._predict_piece(engine, learned, x, lesson, self._stage_of[lesson.task])[0]
-
-    def _check_probe(self, saved: np.ndarray, path: str | os.PathLike[str]) -> None:
-        engine, learned = self._trained()
-        now = self._probe(engine, learned)
-        if not np.allclose(now, saved, atol=PROBE_TOLERANCE, equal_nan=True):
+    def _named(self, progress: Progress, task: str | None) -> str:
+        known = progress.tasks
+        if task is not None:
+            if task not in known:
+                raise unknown("task", task, known)
+            return task
+        permuted = any(lesson.permutation is not None for lesson in progress.lessons)
+        if len(known) > 1 and (self.heads == "multi" or permuted):
             raise FunclError(
-                f"The network or method passed to load is not the one that {path} was saved with: "
-                f"its predictions differ by up to {np.nanmax(np.abs(now - saved)):.2g}."
+                "Say which task the inputs are of: "
+                f"predict(x, task=...), one of {', '.join(map(repr, known))}."
             )
+        return known[-1]
 
 
-SHAPES = ("input_shape", "input_dtype", "scale", "outputs", "stages", "head_width", "rows")
-
-
-def stored(payload: dict, what: str, path: str | os.PathLike[str]) -> Any:
-    """Settings out of a manifest; what cannot be written down has to be passed again."""
-    data = payload[what]
-    if isinstance(data, str):
+def check_parts(network: Any, method: Any, training: Any) -> None:
+    """Refuse what is not a network, a method or the settings of training."""
+    if not isinstance(method, Method):
         raise FunclError(
-            f"{path} was saved with a {what} of your own ({data.strip('<>')}): "
-            f"pass it again, Learner.load(path, {what}=...)."
+            f"The method must be a value such as funcl.methods.SFSVI(), not {method!r}."
         )
-    return config.from_plain(data)
+    if network is None and method.needs_network:
+        raise FunclError(f"{method.name} trains a network: pass one, such as funcl.MLP([256]).")
+    if network is not None and not isinstance(network, Network):
+        raise FunclError(
+            f"The network must be a value such as funcl.MLP([256]), not {network!r}; wrap one of "
+            "your own in funcl.networks.Foreign(init_fn, apply_fn)."
+        )
+    if training is not None and not isinstance(training, Training):
+        raise FunclError(
+            f"The training must be a value such as funcl.Training(epochs=50), not {training!r}."
+        )
 
 
-def split(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Pieces of at most EVALUATION_ROWS rows."""
-    for start in range(0, max(len(x), 1), EVALUATION_ROWS):
-        yield x[start : start + EVALUATION_ROWS]
+def check_classes(classes: Any, heads: str | None) -> tuple:
+    """The classes of a single head as plain values, in the order in which they were given."""
+    if heads != "single":
+        raise FunclError("classes=[...] names the classes of a single head: add heads='single'.")
+    checked = tuple(checks.check_labels(classes, "classes", len(classes)).tolist())
+    if len(set(checked)) < max(len(checked), 2):
+        raise FunclError(
+            f"classes must name at least two classes, each of them once, not {list(checked)}."
+        )
+    return checked
+
+
+def check_precision(training: Training) -> None:
+    """Refuse a precision that jax is not set up for: it would mix two, or quietly use the other."""
+    double = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if training.dtype == "float64" and not double:
+        raise FunclError(
+            "precision='float64' needs jax's double precision: call "
+            "jax.config.update('jax_enable_x64', True) at the start of the program."
+        )
+    if training.dtype == "float32" and double:
+        raise FunclError(
+            "jax's double precision is switched on: say Training(precision='float64'), or call "
+            "jax.config.update('jax_enable_x64', False)."
+        )

@@ -20,7 +20,7 @@ def probabilities(logits: Array, mask: Array) -> Array:
 
 
 def cross_entropy(logits: Array, y: Array, mask: Array) -> tuple[Array, Array]:
-    """Negative log-likelihood and correctness of every example; leading axes of `logits` are draws."""
+    """Negative log-likelihood and correctness of each example; leading axes are draws."""
     log_p = log_probabilities(logits, mask)
     labels = jnp.broadcast_to(y, logits.shape[:-1])
     nll = -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]

@@ -17,7 +17,7 @@ from funcl.networks.network import LayeredNetwork, Network
 
 
 def moments(network: Network, q: Gaussian, x: Array, columns: Array) -> tuple[Array, Array]:
-    """Mean and variance [examples, columns] of the outputs `columns` [examples, k] at each example."""
+    """Mean and variance [examples, k] of the outputs `columns` [examples, k] of each example."""
     if isinstance(network, LayeredNetwork):
         return layerwise_moments(network, q, x, columns)
     return vjp_moments(network, q, x, columns)
@@ -26,7 +26,7 @@ def moments(network: Network, q: Gaussian, x: Array, columns: Array) -> tuple[Ar
 def layerwise_moments(
     network: LayeredNetwork, q: Gaussian, x: Array, columns: Array
 ) -> tuple[Array, Array]:
-    """Exact moments from each layer's inputs and sensitivities; linear in the number of examples."""
+    """Exact moments from each layer's inputs and sensitivities; linear in the examples."""
     outputs, layers, inputs, sensitivities = network.trace(q.mean, x)
     cotangents = jax.nn.one_hot(columns.T, outputs.shape[-1], dtype=outputs.dtype)
     deltas = jax.vmap(sensitivities)(cotangents)
@@ -40,7 +40,7 @@ def layerwise_moments(
 def vjp_moments(
     network: Network, q: Gaussian, x: Array, columns: Array, at_once: int = 32
 ) -> tuple[Array, Array]:
-    """Exact moments of any `apply`, one vector-Jacobian product per output, `at_once` examples in memory."""
+    """Exact moments of any `apply`, `at_once` examples in memory."""
     spread = variance(q)
 
     def one(example: Array, wanted: Array) -> tuple[Array, Array]:

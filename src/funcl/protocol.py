@@ -1,19 +1,19 @@
-"""What a method is: a value with pure functions over an explicit state, and the shapes they speak in.
+"""What a method is: a value with pure functions over an explicit state, and the shapes involved.
 
 A method subclasses `Method` and fills in the functions that it needs, in this order:
 
     init         the state before any task
-    begin_task   may change the state; returns the reference, everything that the loss treats as constant
+    begin_task   may change the state; returns the reference, all that the loss holds constant
     loss         of the trained parameters on one batch, without any penalty
     penalty      what holds the earlier tasks in place; the objective is loss + penalty
     end_task     consolidate: importance, memory, the posterior that becomes the next prior
     predict      class probabilities on one head
-    moments      mean and variance of the function, for methods that have a distribution over functions
+    moments      mean and variance of the function, for methods with a distribution over functions
 
 Methods that train in steps list `phases`; methods that watch every step (path integrals) give a
 phase an `after_step`; methods that adapt before they predict give `adaptation` and `recall`.
 The engine calls these functions and knows no method by name. All of them are traced: shapes come
-from `Problem`, which is static, and numbers that differ between tasks from `TaskData`, which is not.
+from `Problem`, which is static, and what differs between tasks from `TaskData`, which is not.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Head(NamedTuple):
 
 
 class TaskData(NamedTuple):
-    """One task as the compiled programs see it: padded arrays, and the numbers that say how much is real."""
+    """One task as the compiled programs see it: padded arrays, and how much of them is real."""
 
     x: Array  # [rows, ...] in the dtype of the file
     y: Array  # int32 [rows], output columns
@@ -124,7 +124,7 @@ class Batch(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that a method carries: what is trained, what is updated at every step, what changes at task ends."""
+    """All that a method carries: trained, updated at every step, changed at task ends."""
 
     trainable: PyTree
     running: PyTree = None
@@ -182,7 +182,7 @@ class Method:
         return None
 
     def stages(self, tasks: int) -> tuple[tuple[int, ...], ...]:
-        """Which tasks are trained together: one after the other, unless a wrapper says otherwise."""
+        """Which tasks are trained together: one at a time, unless a wrapper says otherwise."""
         return tuple((task,) for task in range(tasks))
 
     def check(self, problem: Problem, sizes: Mapping[str, int]) -> None:
@@ -226,13 +226,13 @@ class Method:
     def moments(
         self, problem: Problem, state: State, x: Array, stage: Array, head: Head
     ) -> tuple[Array, Array] | None:
-        """Mean and variance of the head's function values, if the method has a distribution over them."""
+        """Mean and variance of the head's function values, if the method has any."""
         return None
 
     def recall(
         self, problem: Problem, state: State, stage: Array, head: Head
     ) -> tuple[State, TaskData, PyTree]:
-        """What `adaptation` trains before a head is predicted: a state, on data, with a reference."""
+        """What `adaptation` trains before predicting: a state, on data, with a reference."""
         raise NotImplementedError(f"{type(self).__name__} has no adaptation to recall data for.")
 
 

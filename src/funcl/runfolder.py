@@ -48,16 +48,16 @@ def run_in_folder(
 ) -> History | None:
     """Run to the end and return the history, or None where `stop` asked for an earlier end.
 
-    `about` is added to run.json ("command", "preset", "published"). `watch` sees every snapshot, the
-    one to begin with included. With `resume` a run that the folder holds goes on; without it,
-    such a folder is refused.
+    `about` is added to run.json ("command", "preset", "published"). `watch` sees every snapshot,
+    the one to begin with included. With `resume` a run that the folder holds goes on; without
+    it, such a folder is refused.
     """
     with held(Path(folder)) as folder:
         writer = Writer(runner, folder, dict(about or {}))
-        snapshot = writer.begin(resume)
-        watch(snapshot)
+        first = snapshot = writer.begin(resume)
+        watch(first)
         kept_at = time.monotonic()
-        for snapshot in runner.advance(snapshot):
+        for snapshot in runner.advance(first):
             writer.record(snapshot)
             stopping = stop()
             due = time.monotonic() - kept_at > checkpoint_seconds
@@ -149,8 +149,8 @@ class Writer:
     def _check_same(self, resume: bool) -> None:
         if not resume:
             raise FunclError(
-                f"{self.folder} already holds a run: go on with it by --resume, or write to another "
-                "folder with --out."
+                f"{self.folder} already holds a run: go on with it by --resume, or write "
+                "to another folder with --out."
             )
         stored = read_json(self.info, "run", SCHEMA)
         wanted = json.loads(json.dumps(self.description))

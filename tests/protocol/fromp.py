@@ -13,8 +13,6 @@ F is the derivative of a linearised variance with respect to the parameters' var
 log-probabilities read off the network, Σ_c p_c (∂ log p_c / ∂θ)² = diag(JᵀΛJ).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_factor, cho_solve
 
 from funcl.gaussian import Gaussian
 from funcl.likelihood import cross_entropy, log_probabilities, probabilities
@@ -33,7 +31,7 @@ from funcl.memory.select import lowest
 from funcl.memory.store import Memory
 from funcl.networks import Foreign, LayeredNetwork, Network
 from funcl.networks.network import Visitor
-from funcl.protocol import Batch, Head, Keys, Method, Problem, State, TaskData, required_network
+from funcl.protocol import Head, Keys, Method, Problem, State, TaskData, required_network
 
 
 class Carried(NamedTuple):
@@ -74,15 +72,11 @@ class FROMP(Method):
         curvature = jax.tree.map(jnp.zeros_like, parameters)
         return State(parameters, carried=Carried(Memory.empty(problem, self.points), curvature))
 
-    def begin_task(
-        self, problem: Problem, state: State, task: TaskData, keys: Keys
-    ) -> tuple[State, Reference]:
+    def begin_task(self, problem: Problem, state: State, task: TaskData, keys: Keys) -> Any:
         """Anchors and kernels of every past task, all at the current parameters."""
         network, heads, (memory, curvature) = required_network(problem), task.heads, state.carried
-        posterior = Gaussian(
-            state.trainable,
-            jax.tree.map(lambda f: -jnp.log(f + self.prior_precision), curvature),
-        )
+        log_variance = jax.tree.map(lambda f: -jnp.log(f + self.prior_precision), curvature)
+        posterior = Gaussian(state.trainable, log_variance)
 
         def fill(slot: Array, filled: tuple[Array, Array]) -> tuple[Array, Array]:
             head = Head(heads.columns[slot], heads.valid[slot])
@@ -105,19 +99,15 @@ class FROMP(Method):
         """(kernel + ε I)⁻¹ over the points that count, zero elsewhere."""
         pairs = counted[:, None] & counted
         ridge = jnp.diag(jnp.where(counted, self.noise, 1).astype(kernel.dtype))
-        factor = jnp.linalg.cholesky(jnp.where(pairs, kernel, 0) + ridge)
-        return jnp.where(pairs, cho_solve((factor, True), jnp.eye(*pairs.shape, dtype=kernel.dtype)), 0)
+        factor = cho_factor(jnp.where(pairs, kernel, 0) + ridge)
+        return jnp.where(pairs, cho_solve(factor, jnp.eye(*pairs.shape, dtype=kernel.dtype)), 0)
 
-    def loss(
-        self, problem: Problem, trainable: Any, reference: Reference, batch: Batch, keys: Keys
-    ) -> tuple[Array, dict[str, Array]]:
+    def loss(self, problem: Problem, trainable: Any, reference: Any, batch: Any, keys: Keys) -> Any:
         logits = required_network(problem).apply(trainable, batch.x)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
         return jnp.mean(nll) / self.temperature, {"accuracy": jnp.mean(correct, dtype=nll.dtype)}
 
-    def penalty(  # pyright: ignore[reportIncompatibleVariableOverride]
-        self, problem: Problem, trainable: Any, reference: Reference, batch: Batch, keys: Keys
-    ) -> Array:
+    def penalty(self, problem, trainable, reference, batch, keys) -> Array:
         """λ Σ_s Σ_c ½ Δᵀ K⁻¹ Δ."""
         stages, points, *shape = reference.x.shape
         x = problem.inputs(reference.x.reshape(stages * points, *shape))
@@ -127,9 +117,7 @@ class FROMP(Method):
         gap = jnp.swapaxes(p, 1, 2) - reference.anchor
         return 0.5 * self.strength * jnp.einsum("scm,scmn,scn->", gap, reference.precision, gap)
 
-    def end_task(
-        self, problem: Problem, state: State, reference: Reference, task: TaskData, keys: Keys
-    ) -> State:
+    def end_task(self, problem, state, reference, task, keys) -> State:
         """One pass over all data: curvature, and the doubt about every example's class."""
         network, head, (memory, curvature) = required_network(problem), task.head, state.carried
         surprise = reading(network, partial(log_probabilities, mask=head.mask(problem.outputs)))
@@ -157,9 +145,7 @@ class FROMP(Method):
         memory = memory.insert(task, lowest(scores, self.points), size)
         return state._replace(carried=Carried(memory, curvature))
 
-    def predict(
-        self, problem: Problem, state: State, x: Array, stage: Array, head: Head, keys: Keys
-    ) -> Array:
+    def predict(self, problem, state, x, stage, head, keys) -> Array:
         logits = required_network(problem).apply(state.trainable, x)
         return probabilities(logits, head.mask(problem.outputs))
 

@@ -1,9 +1,9 @@
-"""Progress & Compress (Schwarz et al. 2018), thin: two columns, two phases, the first column predicts.
+"""Progress & Compress (Schwarz et al. 2018), thin: two columns, two phases, the first predicts.
 
 Progress trains an active column A, made anew for every task, that sees the features k of the
 knowledge base K as the last task left it (from the second task on):
 
-    h_i = σ( W_i h_{i−1} + b_i + α_i ⊙ U_i σ(V_i k_{i−1} + c_i) ),  i ≥ 2       L = −mean log π_A(y|x)
+    h_i = σ( W_i h_{i−1} + b_i + α_i ⊙ U_i σ(V_i k_{i−1} + c_i) ),  i ≥ 2;   L = −mean log π_A(y|x)
 
 Compress distils A, now fixed, into K at temperature τ, held by online EWC:
 

@@ -1,8 +1,9 @@
 """VAR-GP in its thin form (Kapoor et al. 2021): one sparse Gaussian process per output, no network.
 
-Every task t brings inducing inputs Z_t and q(u_t | u_<t, ϑ) = N(K_t,<t K_<t,<t⁻¹ u_<t + m_t, R_t R_tᵀ)
-for every output; those of finished tasks are frozen. The kernel γ² exp(−½ Σ_d (x_d − x'_d)²/σ_d²)
-has a Gaussian q(ϑ) over ϑ = (log σ_1..D, log γ), whose prior is the last task's q. Objective:
+For every output, task t brings inducing inputs Z_t and a conditional
+q(u_t | u_<t, ϑ) = N(K_t,<t K_<t,<t⁻¹ u_<t + m_t, R_t R_tᵀ); those of finished tasks are frozen. The
+kernel γ² exp(−½ Σ_d (x_d − x'_d)²/σ_d²) has a Gaussian q(ϑ) over ϑ = (log σ_1..D, log γ), whose
+prior is the last task's q. Objective:
 
     (N_t/|B|) Σ_B E[−log softmax(f(x))_y] + λ (β KL(q_t(ϑ) ‖ q_{t−1}(ϑ)) + E_ϑ Σ_c KL_u)
 
@@ -16,10 +17,7 @@ The first prior centres every σ_d on half the median distance of the data, not 
 paper: far below the distances the kernel underflows and nothing can be learnt.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,11 +27,10 @@ import optax
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-from funcl.errors import FunclError
 from funcl.gaussian import Gaussian, kl, sample, standard_normal
 from funcl.likelihood import cross_entropy, probabilities
 from funcl.memory.select import lowest
-from funcl.protocol import Batch, Head, Keys, Method, Problem, State, TaskData
+from funcl.protocol import Keys, Method, Problem, State, TaskData
 
 
 class Inducing(NamedTuple):
@@ -41,29 +38,20 @@ class Inducing(NamedTuple):
 
     z: Array  # [outputs, points, features]
     mean: Array  # m: [outputs, points]
-    raw_root: Array  # R before its diagonal is made positive: [outputs, points, points]
-
-
-class Trainable(NamedTuple):
-    """The task at hand."""
-
-    hyper: Gaussian  # q(ϑ)
-    inducing: Inducing
+    raw: Array  # R before its diagonal is made positive: [outputs, points, points]
 
 
 class Posterior(NamedTuple):
-    """All finished tasks: the first `finished` stages are filled. Also what a task holds constant."""
+    """All finished tasks: the first `finished` slots of `inducing` are filled."""
 
-    hyper: Gaussian
-    inducing: Inducing  # each with a leading axis of stages
+    hyper: Gaussian  # q(ϑ)
+    inducing: Inducing
     finished: Array
 
-
-class Reference(NamedTuple):
-    """The last posterior, and the size of the task."""
-
-    last: Posterior
-    size: Array
+    def and_then(self, hyper: Gaussian, task: Inducing) -> "Posterior":
+        """With the task at hand; what is trained is (hyper, task)."""
+        slots = jax.tree.map(lambda s, t: s.at[self.finished].set(t), self.inducing, task)
+        return Posterior(hyper, slots, self.finished + 1)
 
 
 @dataclass(frozen=True)
@@ -81,82 +69,64 @@ class VARGP(Method):
     scenarios: ClassVar[tuple[str, ...]] = ("single",)
     needs_network: ClassVar[bool] = False
 
-    def check(self, problem: Problem, sizes: Mapping[str, int]) -> None:
-        for task, size in sizes.items():
-            if self.points > size:
-                raise FunclError(f"points={self.points} is more than task {task!r} has: {size}.")
-
     def optimiser(self) -> optax.GradientTransformation:
         return optax.yogi(1.0)
 
     def init(self, problem: Problem, keys: Keys) -> State:
-        features = math.prod(problem.input_shape)
-        shape, dtype = (problem.outputs, self.points), problem.dtype
+        features, outputs, dtype = math.prod(problem.input_shape), problem.outputs, problem.dtype
         centre = {"scale": jnp.zeros(features, dtype), "amplitude": jnp.zeros((), dtype)}
         hyper = Gaussian(centre, jax.tree.map(jnp.zeros_like, centre))
-        blank = Inducing(*(jnp.zeros((*shape, *n), dtype) for n in ((features,), (), shape[1:])))
-        slots = jax.tree.map(lambda a: jnp.zeros((problem.stages, *a.shape), a.dtype), blank)
-        return State(Trainable(hyper, blank), carried=Posterior(hyper, slots, jnp.int32(0)))
+        shapes = (self.points, features), (self.points,), (self.points, self.points)
+        blank = Inducing(*(jnp.zeros((outputs, *shape), dtype) for shape in shapes))
+        slots = jax.tree.map(lambda a: jnp.zeros((problem.stages, *a.shape), dtype), blank)
+        return State((hyper, blank), carried=Posterior(hyper, slots, jnp.int32(0)))
 
-    def begin_task(
-        self, problem: Problem, state: State, task: TaskData, keys: Keys
-    ) -> tuple[State, Reference]:
-        """Inducing inputs at random examples, for every output its own; q(ϑ) starts at its prior."""
-        last: Posterior = state.carried
+    def begin_task(self, problem: Problem, state: State, task: TaskData, keys: Keys) -> Any:
+        """Inducing inputs at random examples, other ones for every output; q(ϑ) as it was."""
+        last, first = state.carried, task.stage == 0
         place, shift = jax.random.split(keys.init)
-        u = jax.random.uniform(place, (problem.outputs, problem.rows))
+        places = jax.random.split(place, problem.outputs)
+        u = jax.vmap(lambda key: jax.random.uniform(key, (problem.rows,)))(places)
         rows = lowest(jnp.where(task.valid_rows(), u, jnp.inf), self.points)
         z = problem.inputs(task.raw(rows.ravel())).reshape(rows.size, -1)
-        pairs = jnp.triu_indices(rows.size, 1)
-        half = 0.5 * jnp.sqrt(jnp.median(squared_distances(z, z)[pairs]))
-        prior = last.hyper.mean | {
-            "scale": jnp.where(task.stage == 0, jnp.log(half), last.hyper.mean["scale"])
-        }
-        last = last._replace(hyper=last.hyper._replace(mean=prior))
-        log_variance = jax.tree.map(
-            lambda v: jnp.where(task.stage == 0, jnp.full_like(v, -2), v), last.hyper.log_variance
-        )
+        distances = squared_distances(z, z)[jnp.triu_indices(rows.size, 1)]
+        half = jnp.log(0.5 * jnp.sqrt(jnp.median(distances)))
+        centre = {**last.hyper.mean, "scale": jnp.where(first, half, last.hyper.mean["scale"])}
+        spread = jax.tree.map(lambda v: jnp.where(first, v - 2, v), last.hyper.log_variance)
+        last = last._replace(hyper=Gaussian(centre, last.hyper.log_variance))
         identity = math.log(math.e - 1) * jnp.eye(self.points, dtype=z.dtype)
         inducing = Inducing(
             z.reshape(*rows.shape, -1),
-            0.5 * jax.random.normal(shift, rows.shape, z.dtype),
+            0.5 * standard_normal(shift, rows.shape, z.dtype),
             jnp.broadcast_to(identity, (*rows.shape, self.points)),
         )
-        trainable = Trainable(Gaussian(prior, log_variance), inducing)
-        return state._replace(trainable=trainable), Reference(last, task.size)
+        state = state._replace(trainable=(Gaussian(centre, spread), inducing))
+        return state, (last, task.size)
 
-    def loss(
-        self, problem: Problem, trainable: Trainable, reference: Reference, batch: Batch, keys: Keys
-    ) -> tuple[Array, dict[str, Array]]:
-        joined = learnt(reference.last, trainable)
-        logits = self.draws(joined, batch.x, keys.noise)
+    def loss(self, problem: Problem, trainable: Any, reference: Any, batch: Any, keys: Keys) -> Any:
+        last, size = reference
+        logits = self.draws(last.and_then(*trainable), batch.x, keys.noise)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
         accuracy = jnp.mean(correct, dtype=nll.dtype)
-        return jnp.mean(nll) * reference.size.astype(nll.dtype), {"accuracy": accuracy}
+        return jnp.mean(nll) * size.astype(nll.dtype), {"accuracy": accuracy}
 
-    def penalty(  # pyright: ignore[reportIncompatibleVariableOverride]
-        self, problem: Problem, trainable: Trainable, reference: Reference, batch: Batch, keys: Keys
-    ) -> Array:
+    def penalty(self, problem, trainable, reference, batch, keys) -> Array:
         """λ (β KL of ϑ + E_ϑ Σ_c KL of u), at the draws of ϑ that the loss takes too."""
-        last, joined = reference.last, learnt(reference.last, trainable)
+        last, now = reference[0], reference[0].and_then(*trainable)
 
         def divergence(theta: Any, inducing: Inducing) -> Array:
-            _, mean, root = whitened(theta, inducing, joined.finished, self.jitter)
+            _, mean, root = whitened(theta, inducing, now.finished, self.jitter)
             return divergence_from_standard(mean[last.finished], root[last.finished])
 
         over_outputs = jax.vmap(divergence, (None, 1))
-        kl_u = jax.vmap(over_outputs, (0, None))(self.thetas(joined, keys.noise), joined.inducing)
-        kl_hyper = kl(trainable.hyper, last.hyper)
+        kl_u = jax.vmap(over_outputs, (0, None))(self.thetas(now, keys.noise), now.inducing)
+        kl_hyper = kl(trainable[0], last.hyper)
         return self.strength * (self.beta * kl_hyper + jnp.sum(jnp.mean(kl_u, axis=0)))
 
-    def end_task(
-        self, problem: Problem, state: State, reference: Reference, task: TaskData, keys: Keys
-    ) -> State:
-        return state._replace(carried=learnt(reference.last, state.trainable))
+    def end_task(self, problem, state, reference, task, keys) -> State:
+        return state._replace(carried=reference[0].and_then(*state.trainable))
 
-    def predict(
-        self, problem: Problem, state: State, x: Array, stage: Array, head: Head, keys: Keys
-    ) -> Array:
+    def predict(self, problem, state, x, stage, head, keys) -> Array:
         logits = self.draws(state.carried, x, keys.noise)
         return jnp.mean(probabilities(logits, head.mask(problem.outputs)), axis=0)
 
@@ -167,35 +137,25 @@ class VARGP(Method):
 
     def draws(self, posterior: Posterior, x: Array, key: Array) -> Array:
         """Function values [draws, examples, outputs], from the marginals of every example."""
-        x = x.reshape(x.shape[0], -1)
 
         def one(theta: Any, inducing: Inducing) -> tuple[Array, Array]:
-            return marginals(theta, inducing, posterior.finished, self.jitter, x)
+            flat = x.reshape(x.shape[0], -1)
+            return marginals(theta, inducing, posterior.finished, self.jitter, flat)
 
-        over_outputs = jax.vmap(one, (None, 1), -1)
-        thetas = self.thetas(posterior, key)
-        mean, variance = jax.vmap(over_outputs, (0, None))(thetas, posterior.inducing)
+        every = jax.vmap(jax.vmap(one, (None, 1), -1), (0, None))
+        mean, variance = every(self.thetas(posterior, key), posterior.inducing)
         shape = (self.function_draws, *mean.shape)
         # Drawn flat: random bits of four axes take ten seconds to compile on a CPU, not half a one.
         noise = standard_normal(jax.random.fold_in(key, 1), (math.prod(shape),), mean.dtype)
         return (mean + jnp.sqrt(variance) * noise.reshape(shape)).reshape(-1, *mean.shape[1:])
 
 
-def learnt(last: Posterior, trainable: Trainable) -> Posterior:
-    """The posterior with one more task."""
-    put = lambda slots, new: slots.at[last.finished].set(new)  # noqa: E731
-    inducing = jax.tree.map(put, last.inducing, trainable.inducing)
-    return Posterior(trainable.hyper, inducing, last.finished + 1)
-
-
 def squared_distances(a: Array, b: Array) -> Array:
-    """‖a_i − b_j‖²."""
     cross = jnp.sum(a * a, axis=1)[:, None] + jnp.sum(b * b, axis=1) - 2 * a @ b.T
     return jnp.maximum(cross, 0)
 
 
 def kernel(theta: Any, a: Array, b: Array) -> Array:
-    """γ² exp(−½ Σ_d (a_d − b_d)²/σ_d²)."""
     scale = jnp.exp(-theta["scale"])
     return jnp.exp(2 * theta["amplitude"] - 0.5 * squared_distances(a * scale, b * scale))
 
@@ -214,36 +174,31 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return inverse, -(jnp.tril(inner) - 0.5 * jnp.diag(jnp.diag(inner))) @ inverse
 
 
-def whitened(
-    theta: Any, inducing: Inducing, finished: Array, jitter: float
-) -> tuple[Array, Array, Array]:
-    """One output: L⁻¹, and the means and roots of the blocks of v; unfilled stages stand apart."""
+def whitened(theta: Any, inducing: Inducing, finished: Array, jitter: float) -> tuple:
+    """One output: L⁻¹, and mean and root of every block of v; unfilled slots stand apart."""
     stages, points, features = inducing.z.shape
     z = inducing.z.reshape(stages * points, features)
     filled = jnp.repeat(jnp.arange(stages) < finished, points)
     ridge = jnp.where(filled, jitter * jnp.exp(2 * theta["amplitude"]), 1)
     inner = jnp.where(filled[:, None] & filled, kernel(theta, z, z), 0)
     inverse = inverse_root(inner + jnp.diag(ridge))
-    inverse_rows = jnp.where(filled[:, None], inverse, 0)
     stage = jnp.arange(stages)
     blocks = inverse.reshape(stages, points, stages, points)[stage, :, stage]
-    diagonal = jax.nn.softplus(jnp.diagonal(inducing.raw_root, axis1=1, axis2=2))
-    root = jnp.tril(inducing.raw_root, -1) + diagonal[..., None] * jnp.eye(points, dtype=z.dtype)
-    return inverse_rows, jnp.einsum("smn,sn->sm", blocks, inducing.mean), blocks @ root
+    diagonal = jax.nn.softplus(jnp.diagonal(inducing.raw, axis1=1, axis2=2))
+    root = jnp.tril(inducing.raw, -1) + diagonal[..., None] * jnp.eye(points, dtype=z.dtype)
+    mean = jnp.einsum("smn,sn->sm", blocks, inducing.mean)
+    return jnp.where(filled[:, None], inverse, 0), mean, blocks @ root
 
 
-def marginals(
-    theta: Any, inducing: Inducing, finished: Array, jitter: float, x: Array
-) -> tuple[Array, Array]:
+def marginals(theta: Any, inducing: Inducing, finished: Array, jitter: float, x: Array) -> tuple:
     """Mean and variance of one output at every x."""
     inverse, mean, root = whitened(theta, inducing, finished, jitter)
     stages, points, features = inducing.z.shape
-    a = inverse @ kernel(theta, inducing.z.reshape(-1, features), x)
-    blocks = a.reshape(stages, points, -1)
-    explained = jnp.sum(a * a, axis=0)
-    added = jnp.einsum("smn,smb->snb", root, blocks)
-    variance = jnp.exp(2 * theta["amplitude"]) - explained + jnp.sum(added * added, axis=(0, 1))
-    return jnp.einsum("sm,smb->b", mean, blocks), jnp.maximum(variance, 1e-8)
+    a = (inverse @ kernel(theta, inducing.z.reshape(-1, features), x)).reshape(stages, points, -1)
+    added = jnp.einsum("smn,smb->snb", root, a)
+    change = jnp.sum(added * added, axis=(0, 1)) - jnp.sum(a * a, axis=(0, 1))
+    variance = jnp.maximum(jnp.exp(2 * theta["amplitude"]) + change, 1e-8)
+    return jnp.einsum("sm,smb->b", mean, a), variance
 
 
 def divergence_from_standard(mean: Array, root: Array) -> Array:

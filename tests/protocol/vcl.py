@@ -20,7 +20,7 @@ from jax import Array
 
 from funcl.draws import weight_draws
 from funcl.errors import FunclError
-from funcl.gaussian import Gaussian, kl
+from funcl.gaussian import Gaussian, kl, sample
 from funcl.likelihood import cross_entropy, probabilities
 from funcl.memory.select import lowest, random_scores
 from funcl.memory.store import Memory
@@ -111,10 +111,13 @@ class VCL(Method):
         return self.strength * kl(trainable, reference.prior) / reference.size
 
     def predict(self, problem, state, x, stage, head, keys):
-        logits = weight_draws(
-            problem.network, state.trainable, x, keys.noise, self.prediction_draws
-        )
-        return jnp.mean(probabilities(logits, head.mask(problem.outputs)), axis=0)
+        mask = head.mask(problem.outputs)
+
+        def member(key: Array) -> Array:
+            return probabilities(problem.network.apply(sample(state.trainable, key), x), mask)
+
+        members = jax.lax.map(member, jax.random.split(keys.noise, self.prediction_draws))
+        return jnp.mean(members, axis=0)
 
     @property
     def adaptation(self):
@@ -122,7 +125,7 @@ class VCL(Method):
 
     def recall(self, problem: Problem, state: State, stage: Array, head: Head):
         memory: Memory = state.carried
-        if problem.head_width == problem.outputs:  # a single head: all coresets, learnt ones first
+        if problem.head_width >= problem.outputs:  # a single head: all coresets, learnt ones first
             x, y = memory.x.reshape(-1, *problem.input_shape), memory.y.reshape(-1)
             size = jnp.sum(memory.size)
         else:

@@ -1,1 +1,1 @@
-"""The commands of `funcl`, one file each. What is slow to import is imported when a command runs."""
+"""The commands of `funcl`, one file each, which import what is slow when they run."""

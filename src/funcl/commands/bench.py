@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from funcl.commands.words import say
 from funcl.errors import FunclError, unknown
 
 if TYPE_CHECKING:
@@ -22,11 +23,14 @@ UNITS = {"context points": "context points in a step", "parameters": "parameters
 def bench(
     sequences: Annotated[
         list[str] | None,
-        typer.Argument(help="Sequences. [default: all whose data are on this machine]"),
+        typer.Argument(help="Sequences; all whose data are on this machine unless given."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few sizes and short times: a first impression.")
     ] = False,
+    precision: Annotated[
+        str, typer.Option(help="float32, or tensorfloat32 where the accelerator has it.")
+    ] = "float32",
     growth: Annotated[bool, typer.Option(help="Also measure how time and memory grow.")] = True,
     out: Annotated[Path, typer.Option(help="Folder for bench.json and the figures.")] = Path(
         "bench"
@@ -38,9 +42,8 @@ def bench(
     memory, prediction time. Then how step time and memory grow with context points, parameters
     and tasks, on made-up data.
 
-    [bold]Examples[/bold]
-
     \b
+    [bold]Examples[/bold]
     funcl bench --quick
     funcl bench split-mnist permuted-mnist --out bench-gpu
     """
@@ -57,20 +60,22 @@ def bench(
     effort = benchmark.QUICK if quick else benchmark.Effort()
     found: dict[str, Any] = {"schema": 1, **circumstances(), "steps": [], "growth": []}
     out.mkdir(parents=True, exist_ok=True)
-    with console.status("looking for data") as status:
+    with console.status("measuring: a program takes a while to compile"):
         for sequence in _sequences(sequences, quick):
             for likelihood, seeds in _cases(quick):
-                status.update(f"{sequence.name}, {likelihood} draws, {seeds} seeds")
-                found["steps"].append(_steps(sequence, likelihood, seeds, effort))
+                row = _steps(sequence, likelihood, seeds, precision, effort)
+                found["steps"].append(row)
+                say(console, f"{sequence.name}, {likelihood} draws, seeds {seeds}: {_brief(row)}")
         if growth:
-            for point in benchmark.growth(quick, effort):
-                status.update(f"growth: {point['size']:,} {point['across']} measured")
+            for point in benchmark.growth(quick, effort, precision):
                 found["growth"].append(point)
+                say(console, f"{point['size']:,} {point['across']}: {_brief(point)}")
             found["slopes"] = benchmark.slopes(found["growth"])
+    console.print()
     _show(found, console)
     (out / "bench.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     written = [out / "bench.json", *_figures(found["growth"], out)]
-    console.print(f"Written: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
+    say(console, f"Written: {', '.join(map(str, written))}")
 
 
 def _sequences(wanted: list[str] | None, quick: bool) -> list[TaskSequence]:
@@ -85,12 +90,21 @@ def _sequences(wanted: list[str] | None, quick: bool) -> list[TaskSequence]:
     return [tasks.load(name) for name in chosen]
 
 
+def _brief(row: dict[str, Any]) -> str:
+    return (
+        f"{row['microseconds_per_step']:,.0f} µs per step, "
+        f"{row['ratio_to_floor']:.2f} × its matrix products"
+    )
+
+
 def _cases(quick: bool) -> list[tuple[str, int]]:
     cases = [("weights", seeds) for seeds in SEEDS]
     return cases if quick else [*cases, *(("local", seeds) for seeds in SEEDS)]
 
 
-def _steps(sequence: TaskSequence, likelihood: str, seeds: int, effort: Any) -> dict[str, Any]:
+def _steps(
+    sequence: TaskSequence, likelihood: str, seeds: int, precision: str, effort: Any
+) -> dict[str, Any]:
     from dataclasses import replace
 
     from funcl import bench as benchmark
@@ -102,6 +116,7 @@ def _steps(sequence: TaskSequence, likelihood: str, seeds: int, effort: Any) -> 
     if not isinstance(method, SFSVI) or not isinstance(network, MLP):
         raise FunclError(f"{sequence.name} has no dense network: its step cannot be counted.")
     method = replace(method, likelihood=likelihood)
+    training = replace(training, precision=precision)
     return benchmark.bench_sequence(sequence, network, method, training, seeds, effort)
 
 

@@ -23,9 +23,8 @@ def compare(
     Runs share a table where they share sequence, scenario and heads; the best of a column is marked
     where it leads by more than the standard errors.
 
-    [bold]Example[/bold]
-
     \b
+    [bold]Example[/bold]
     funcl compare runs/split-digits-sfsvi runs/split-digits-finetune
     """
     if style not in FORMATS:
@@ -53,9 +52,8 @@ def report(
     It shows accuracy over tasks with error bands, the accuracies as heat maps, every task beside
     published numbers, calibration, the losses, settings and versions.
 
-    [bold]Example[/bold]
-
     \b
+    [bold]Example[/bold]
     funcl report runs/a runs/b -o report.html
     """
     from funcl.report import write_report

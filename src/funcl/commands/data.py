@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Find, fetch and verify data sets."
@@ -14,7 +18,9 @@ app = typer.Typer(
 Folder = Annotated[
     Path | None, typer.Option("--data-dir", help="Look only in this folder, or download to it.")
 ]
-Names = Annotated[list[str] | None, typer.Argument(help="Data sets, such as mnist. [default: all]")]
+Names = Annotated[
+    list[str] | None, typer.Argument(help="Data sets, such as mnist; all unless given.")
+]
 
 
 @app.command("list")
@@ -43,9 +49,8 @@ def list_(data_dir: Folder = None) -> None:
 def fetch(names: Names = None, data_dir: Folder = None) -> None:
     """Download what this machine does not have yet; a download that broke off goes on.
 
-    [bold]Example[/bold]
-
     \b
+    [bold]Example[/bold]
     funcl data fetch mnist
     """
     from rich.console import Console
@@ -62,20 +67,16 @@ def fetch(names: Names = None, data_dir: Folder = None) -> None:
     )
     for name in _known(names):
         with Progress(*columns, console=console, transient=True) as bar:
-            rows = {}
-
-            def show(file: str, received: int, size: int | None) -> None:
-                if file not in rows:
-                    rows[file] = bar.add_task(file, total=size)
-                bar.update(rows[file], completed=received, total=size)
-
-            where = files.fetch(name, data_dir=data_dir, progress=show)
+            where = files.fetch(name, data_dir=data_dir, progress=_shown_in(bar))
         console.print(f"{name}: {where}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 def verify(names: Names = None, data_dir: Folder = None) -> None:
-    """Read data sets and compare every row with what it should be; exit code 1 if one is not sound."""
+    """Read data sets and compare every row with what it should be.
+
+    The exit code is 1 where a data set is missing or not sound.
+    """
     from rich.console import Console
 
     from funcl.tasks import files
@@ -93,6 +94,17 @@ def verify(names: Names = None, data_dir: Folder = None) -> None:
             console.print(f"  {found.problem}", highlight=False, soft_wrap=True, markup=False)
     if not sound:
         raise typer.Exit(1)
+
+
+def _shown_in(bar: Progress) -> Callable[[str, int, int | None], None]:
+    rows: dict[str, TaskID] = {}
+
+    def show(file: str, received: int, size: int | None) -> None:
+        if file not in rows:
+            rows[file] = bar.add_task(file, total=size)
+        bar.update(rows[file], completed=received, total=size)
+
+    return show
 
 
 def _known(names: list[str] | None) -> list[str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from funcl.commands.run import make_runner, say, train
+from funcl.commands.run import make_runner, train
+from funcl.commands.words import say
 from funcl.errors import FunclError
 
 if TYPE_CHECKING:
@@ -71,13 +72,14 @@ def what_was_seen(runs: dict[str, Run]) -> str:
 
     kept, lost = sfsvi["forgetting"].mean, finetune["forgetting"].mean
     return (
-        f"After the last task, fine-tuning gets {percent(finetune['accuracy'].mean)} right over all "
-        f"tasks and has lost {100 * lost:.1f} points of what it once knew. S-FSVI, which compares the "
-        "function it learns with the last one at a few remembered digits, gets "
+        f"After the last task, fine-tuning gets {percent(finetune['accuracy'].mean)} right over "
+        f"all tasks and has lost {100 * lost:.1f} points of what it once knew. S-FSVI, which "
+        "compares the function it learns with the last one at a few remembered digits, gets "
         f"{percent(sfsvi['accuracy'].mean)} and has lost {100 * kept:.1f} points. Training on all "
-        f"tasks together, which continual learning cannot do, gets {percent(joint['accuracy'].mean)}. "
-        f"The calibration error is {percent(sfsvi['ece'].mean)} with S-FSVI and "
-        f"{percent(finetune['ece'].mean)} with fine-tuning."
+        "tasks together, which continual learning cannot do, gets "
+        f"{percent(joint['accuracy'].mean)}. The calibration error is "
+        f"{percent(sfsvi['ece'].mean)} with S-FSVI and {percent(finetune['ece'].mean)} with "
+        "fine-tuning."
     )
 
 

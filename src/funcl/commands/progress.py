@@ -1,4 +1,4 @@
-"""What a run looks like while it goes on: a live display, or plain lines where there is no terminal."""
+"""How a run shows while it goes on: a live display, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcl.commands.words import clock, say
 from funcl.evaluate import metrics
 from funcl.report.style import with_error
 
@@ -40,7 +41,7 @@ class RunProgress:
             expand=True,
         )
         self.row = self.bar.add_task("compiling", total=sum(self.steps), left="")
-        self.numbers = Text("", style="dim", overflow="ellipsis", no_wrap=True)
+        self.numbers = Text("", style="dim")
         self.live = Live(
             Group(self.bar, self.numbers), console=console, transient=True, refresh_per_second=8
         )
@@ -74,7 +75,7 @@ class RunProgress:
         report, seconds = snapshot.report, snapshot.history.seconds["train"]
         done = sum(self.steps[: snapshot.stage]) + self._steps_done(snapshot)
         numbers = (
-            f"{report.phase}, step {report.step:,} of {report.steps:,} · "
+            f"{report.phase} {report.step:,}/{report.steps:,} · "
             f"loss {_mean(report.loss, report.alive)} · "
             f"penalty {_mean(report.penalty, report.alive)} · "
             f"accuracy {_mean(100 * report.accuracy, report.alive)} %"
@@ -86,7 +87,7 @@ class RunProgress:
             left = f"{clock((sum(self.steps) - done) / rate)} left"
         self.last = done, seconds
         self._move(snapshot.stage, done, left)
-        self.numbers.plain = f"  {numbers}"
+        self.numbers.plain = numbers
         quiet = time.monotonic() - self.said_at > QUIET_SECONDS
         if quiet and not self.console.is_terminal:
             self._say(f"{self._place(snapshot.stage)}: {numbers}{left and f' · {left}'}")
@@ -123,7 +124,7 @@ class RunProgress:
 
     def _say(self, line: str) -> None:
         self.said_at = time.monotonic()
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, line)
 
 
 def accuracy_so_far(history: History, after: int) -> tuple[float, float]:
@@ -146,20 +147,6 @@ def steps_of_stages(runner: Runner) -> list[int]:
         sum(engine.steps(phase, stage_size(runner, stage)) for phase in engine.phases)
         for stage in range(len(runner.stages))
     ]
-
-
-def clock(seconds: float) -> str:
-    """Write a duration for people.
-
-    >>> clock(4.21), clock(75), clock(7384)
-    ('4.2 s', '1:15 min', '2:03 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02d} min"
-    return f"{minutes // 60}:{minutes % 60:02d} h"
 
 
 def _mean(values: np.ndarray, alive: np.ndarray) -> str:

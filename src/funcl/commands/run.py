@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from funcl.commands.words import clock, say
 from funcl.errors import FunclError, unknown
 
 if TYPE_CHECKING:
@@ -21,21 +22,6 @@ if TYPE_CHECKING:
     from funcl.train.run import Runner
 
 LARGEST_MATRIX = 12  # tasks; more do not fit on a terminal
-
-HELP = """Train a method on a sequence of tasks, and write a run folder.
-
-[bold]Examples[/bold]
-
-\b
-funcl run split-digits --method sfsvi
-funcl run split-mnist --method sfsvi --variant larger --seeds 10 --out runs/a
-funcl run split-mnist --set prior_variance=0.01 --set epochs=20 --validation
-funcl run split-digits --method joint --seeds 3,5 --evaluate last
-
-A run that was stopped goes on with the same command and --resume, to the same numbers. Settings
-are those of the sequence's preset, as published where there is a publication; --set replaces
-single ones, such as hidden=100,100 or context.points=20.
-"""
 
 
 def run(
@@ -48,7 +34,7 @@ def run(
     ] = "10",
     heads: Annotated[
         str | None,
-        typer.Option(help="multi (one head per task) or single, where there is a choice."),
+        typer.Option(help="multi (one head per task) or single."),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder that holds the data, if not in the usual places.")
@@ -70,11 +56,23 @@ def run(
         bool, typer.Option("--validation", help="Test on rows held out of the training data.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder. [default: runs/SEQUENCE-METHOD]")
+        Path | None, typer.Option(help="Run folder; runs/SEQUENCE-METHOD unless given.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
 ) -> None:
-    """Replaced by HELP."""
+    """Train a method on a sequence of tasks, and write a run folder.
+
+    Settings are those of the sequence's preset, as published where there is a publication; --set
+    replaces single ones, such as hidden=100,100 or context.points=20. A run that was stopped
+    goes on with the same command and --resume, to the same numbers.
+
+    \b
+    [bold]Examples[/bold]
+    funcl run split-digits
+    funcl run split-mnist --method sfsvi --variant larger --seeds 10 --out runs/a
+    funcl run split-mnist --set prior_variance=0.01 --set epochs=20 --validation
+    funcl run split-digits --method joint --seeds 3,5 --evaluate last
+    """
     from rich.console import Console
 
     changes = parse_settings(settings or [])
@@ -99,9 +97,6 @@ def run(
         )
         raise typer.Exit(130)
     show_result(folder, console)
-
-
-run.__doc__ = HELP
 
 
 def make_runner(
@@ -191,7 +186,6 @@ class StopSignals:
 
 def show_result(folder: Path, console: Console) -> None:
     """Print the accuracies after every task and the headline numbers of a finished run."""
-    from funcl.commands.progress import clock
     from funcl.report import load_run, tables
 
     finished = load_run(folder)
@@ -207,13 +201,13 @@ def show_result(folder: Path, console: Console) -> None:
 
 
 def accuracy_table(history: History) -> Table | None:
-    """Accuracy on each task after each task, in per cent, if it was measured and is not too large."""
+    """Accuracy on each task after each task, in per cent, if measured and not too large."""
     import numpy as np
 
     from funcl.report.figures import matrix_of_run
     from funcl.report.tables import Cell, Table
 
-    mean, error = matrix_of_run(history)
+    mean, _ = matrix_of_run(history)
     rows = [row for row in range(len(mean)) if np.isfinite(mean[row]).any()]
     if not rows or len(history.tasks) > LARGEST_MATRIX:
         return None
@@ -228,11 +222,6 @@ def accuracy_table(history: History) -> Table | None:
         tuple(history.tasks),
         tuple((history.tasks[row], tuple(cell(row, on) for on in tasks)) for row in rows),
     )
-
-
-def say(console: Console, line: str) -> None:
-    """Print a line as it is."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def published_numbers(runner: Runner, changed: bool) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ COST = ("training (s)", "compiling (s)", "memory (MiB)")
 
 
 def sequence_table(title: str, sequence: str, rows: Sequence[Row], results: str | Path) -> Table:
-    """Measured beside published for the methods of one sequence that have a number of either kind."""
+    """Measured beside published, for the rows that have a number of either kind."""
     lines = []
     for label, method, variant in rows:
         name = {"sequence": sequence, "method": method, "variant": variant}
@@ -104,20 +105,20 @@ def _compared(
         if not value["preset"]:
             notes.append("settings differ from the preset's")
         count = Cell(text=str(len(value["seeds"])), note="; ".join(notes))
-        measured = Cell(*(float("nan") if value[k] is None else value[k] for k in _MEAN))
+        measured = Cell(_number(value["mean"]), _number(value["standard_error"]))
         verdict = is_accepted(value)
         met = Cell() if verdict is None else Cell(text="yes" if verdict else "no")
     quoted = " / ".join(_quoted(number) for number in numbers if number["mean"] is not None)
     return measured, count, Cell(text=quoted), Cell(text=_limits(limits)), met
 
 
-_MEAN = ("mean", "standard_error")
-
-
 def _quoted(number: Mapping[str, Any]) -> str:
-    error = number["standard_error"]
-    text = with_error(number["mean"], float("nan") if error is None else error)
+    text = with_error(number["mean"], _number(number["standard_error"]))
     return f"{text} ({number['source'].partition(' of ')[0]})"
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _limits(limits: Sequence[float | None] | None) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from funcl.errors import unknown
+from funcl.errors import FunclError, unknown
 
 if TYPE_CHECKING:
     from funcl.networks.network import Network
@@ -21,6 +21,7 @@ PARTS = ("network", "method", "training")
 PLAIN = "finetune"
 WRAPPERS = ("joint", "separate")
 FLAGSHIP = "sfsvi"
+COMMON = ("published", "digits")  # entries that only others take over
 
 
 def preset(
@@ -46,7 +47,7 @@ def preset(
 
 def sequences() -> list[str]:
     """The sequences that have presets."""
-    return [name for name in _read() if name != "published"]
+    return [name for name in _read() if name not in COMMON]
 
 
 def methods(sequence: str) -> list[str]:
@@ -70,17 +71,17 @@ def variants(sequence: str, method: str) -> list[str]:
 
 
 def tuning(sequence: str, method: str, variant: str | None = None) -> dict[str, Any] | None:
-    """How a preset was chosen on validation data: grid, scores and choice. None: published, not tuned."""
+    """How a preset was chosen on validation data (grid, scores, choice); None where it was not."""
     _check(sequence, method, variant)
     return _settings(sequence, variant).get("tuning") if method == FLAGSHIP else None
 
 
 def _check(sequence: str, method: str, variant: str | None) -> None:
     known = variants(sequence, method)
+    if variant is not None and not known:
+        raise FunclError(f"{method} on {sequence} has no variants: leave {variant!r} out.")
     if variant is not None and variant not in known:
-        raise unknown(
-            f"variant of {method} on {sequence}", variant, known or ["(only the plain one)"]
-        )
+        raise unknown(f"variant of {method} on {sequence}", variant, known)
 
 
 @cache

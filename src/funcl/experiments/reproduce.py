@@ -1,4 +1,4 @@
-"""Measure the paper's tables and figures: plan cells, run them over the store, write the results."""
+"""Measure the paper's tables and figures: plan cells, run them over a store, write results."""
 
 from __future__ import annotations
 
@@ -174,11 +174,12 @@ def measured_tables(name: str, results: str | Path, only: str | None = None) -> 
     """Measured beside published: one table for each sequence of a table or figure."""
     table = definition(name)
     rows = [(row["label"], row["method"], row.get("variant")) for row in table["rows"]]
-    return [
+    found = [
         sequence_table(f"{column['label']}: {table['title']}", column["sequence"], rows, results)
         for column in table["columns"]
         if only in (None, column["sequence"])
     ]
+    return [measured for measured in found if measured.rows]
 
 
 @dataclass
@@ -198,13 +199,13 @@ class Bench:
     def __post_init__(self) -> None:
         """Check the numbers."""
         self.numbers = Seeds.of(self.seeds, SOURCES, 0).numbers
-        if self.together is None:
-            self.together = 1 if jax.default_backend() == "cpu" else len(self.numbers)
-        if self.together < 1:
+        if self.together is not None and self.together < 1:
             raise FunclError(f"At least one seed goes through a program, not {self.together}.")
+        alone = jax.default_backend() == "cpu"
+        self.group = self.together or (1 if alone else len(self.numbers))
 
     def measure(self, runs: Sequence[Run], budget: float | None = None) -> list[Status]:
-        """Run what is left of the cells, every run's first seeds first and cheap runs before others.
+        """Run what is left of the cells, first seeds first and cheap runs before others.
 
         Results are written whenever a group of seeds is finished. The budget, in seconds, ends a
         group between two chunks of steps; its state is kept.
@@ -215,14 +216,16 @@ class Bench:
         keys = {run: cell_key(self.runner(run, self.numbers[:1])) for run in runs}
         cheap_first = sorted(runs, key=self.work)
         groups = [
-            (run, self.numbers[n : n + self.together])
-            for n in range(0, len(self.numbers), self.together)
+            (run, self.numbers[n : n + self.group])
+            for n in range(0, len(self.numbers), self.group)
             for run in cheap_first
         ]
         for run, numbers in groups:
-            left = [seed for seed in numbers if self.store.cell(keys[run], seed) is None]
-            if left and deadline.leaves_time():
-                self._group(run, tuple(left), keys[run], deadline)
+            left = tuple(seed for seed in numbers if self.store.cell(keys[run], seed) is None)
+            if left and not (
+                deadline.leaves_time() and self._group(run, left, keys[run], deadline)
+            ):
+                break
         for run in runs:
             self._write(run, keys[run])
         return [self._status(run, keys[run]) for run in runs]
@@ -249,11 +252,11 @@ class Bench:
         """The toy figure, of the first group of seeds' first member, over its kept states."""
         from funcl.experiments.toy import draw_toy
 
-        group = self.numbers[: self.together]
-        runner = self.runner(status.run, group)
+        runner = self.runner(status.run, self.numbers[: self.group])
         return draw_toy(runner, self.store, path)
 
-    def _group(self, run: Run, numbers: tuple[int, ...], key: str, deadline: Deadline) -> None:
+    def _group(self, run: Run, numbers: tuple[int, ...], key: str, deadline: Deadline) -> bool:
+        """Run some seeds in one program; whether they got to the end in time."""
         runner = self.runner(run, numbers)
         self.on_event(Event("started", run, numbers, runner))
         deadline.begin()
@@ -264,7 +267,7 @@ class Bench:
         if last.stage < len(runner.stages):
             self._note_pace(run, runner, last)
             self.on_event(Event("paused", run, numbers, runner, last))
-            return
+            return False
         settings = {
             "network": to_plain(run.network),
             "method": to_plain(run.learner),
@@ -279,6 +282,7 @@ class Bench:
         self.store.keep_cells(key, replace(last.history, settings=settings))
         self._write(run, key)
         self.on_event(Event("done", run, numbers, runner, last))
+        return True
 
     def _note_pace(self, run: Run, runner: Runner, snapshot: Snapshot) -> None:
         done = sum(sum(steps_of(runner, stage)) for stage in range(snapshot.stage))
@@ -294,7 +298,7 @@ class Bench:
         if not histories:
             return
         whole = joined(histories)
-        measured = together([history.settings["measured"] for history in histories])
+        measured = joint_account([history.settings["measured"] for history in histories])
         settings = {k: v for k, v in whole.settings.items() if k != "measured"}
         value = result(
             replace(whole, settings=settings),
@@ -350,8 +354,8 @@ def all_steps(runner: Runner) -> int:
     return sum(sum(steps_of(runner, stage)) for stage in range(len(runner.stages)))
 
 
-def together(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One account of the circumstances of several cells: the largest numbers, all different texts."""
+def joint_account(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One account of several cells' circumstances: the largest numbers, all different texts."""
     first = measured[0]
     joint = dict(first)
     for name in ("peak_memory", "seeds_together"):

@@ -165,7 +165,7 @@ def accepted(sequence: str, method: str, variant: str | None = None) -> list[flo
 
 
 def is_accepted(value: Mapping[str, Any]) -> bool | None:
-    """Whether a result lies in the range that counts as reproduced; None where there is no range."""
+    """Whether a result lies in the range that counts as reproduced; None where none is given."""
     if value["accept"] is None or value["mean"] is None:
         return None
     low, high = value["accept"]

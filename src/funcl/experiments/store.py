@@ -36,7 +36,7 @@ from funcl.train.engine import Learned, Position
 from funcl.train.run import Runner, Snapshot
 from funcl.train.training import Training
 
-# Raised whenever the same settings come to mean other numbers; what was kept before is then unknown.
+# To be raised whenever the same settings come to mean other numbers.
 SEMANTICS = 1
 LIMIT = 2 * 2**30  # bytes of states; the least recently used go first
 
@@ -86,20 +86,16 @@ class Store:
         while snapshot.stage < len(runner.stages):
             before = snapshot.history.seconds
             trained = Position(trained_phases(runner, snapshot.stage))
-            snapshot = self._restored(runner, snapshot)
-            for snapshot in runner.advance(snapshot):
+            for snapshot in runner.advance(self._restored(runner, snapshot)):  # noqa: B020
                 if snapshot.report is None:
                     break
-                done = snapshot.position == trained
-                stopping = not done and stop()
-                if done or stopping:
+                stopping = stop()
+                if stopping or snapshot.position == trained:
                     self._keep(runner, snapshot, before)
                 yield snapshot
                 if stopping:
                     return
             yield snapshot
-            if stop():
-                return
 
     def _keep(self, runner: Runner, snapshot: Snapshot, before: dict[str, float]) -> None:
         payload = {
@@ -208,7 +204,7 @@ def paces(training: Training, stage: int, always_first: bool) -> dict[str, Any]:
 
 
 def trained_part(runner: Runner, learned: Learned) -> tuple[Any, ...]:
-    """What steps of training change; what is carried, only where a phase may change it on entering."""
+    """What steps of training change, and what is carried where a phase may change it."""
     state = learned.state
     carried = state.carried if enters(runner) else None
     return state.trainable, state.running, learned.optimiser, learned.alive, carried

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from funcl.checked import whole
 from funcl.errors import FunclError
 from funcl.memory.select import lowest, rule
 from funcl.memory.store import Memory
@@ -29,19 +30,25 @@ class Source:
 
     def __post_init__(self) -> None:
         """Refuse empty contexts."""
-        if self.points < 1:
-            raise FunclError(
-                f"{type(self).__name__}(points={self.points}): at least one context point is needed."
-            )
+        whole(f"{type(self).__name__}: points", self.points)
 
-    def count(self, tasks: int) -> int:
-        """Points in a step in which `tasks` tasks are concerned."""
+    def count(self, tasks: Any) -> Any:
+        """Points in a step in which `tasks` tasks are concerned (a number or a traced one)."""
         return self.points * tasks if self.per_task else self.points
 
 
 @dataclass(frozen=True)
-class Noise(Source):
-    """Uniform noise in every input coordinate, on [low, high] or on the range of the current batch."""
+class MadeUp(Source):
+    """Points that are made at every step, from the current minibatch or from nothing."""
+
+    def draw(self, key: Array, batch: Array, count: int) -> Array:
+        """`count` inputs shaped like those of the minibatch."""
+        raise NotImplementedError(f"{type(self).__name__} must say how its points are made.")
+
+
+@dataclass(frozen=True)
+class Noise(MadeUp):
+    """Uniform noise in every coordinate, on [low, high] or on the range of the current batch."""
 
     low: float | None = None
     high: float | None = None
@@ -63,7 +70,7 @@ class Noise(Source):
 
 
 @dataclass(frozen=True)
-class Pixels(Source):
+class Pixels(MadeUp):
     """Inputs made of the current minibatch: a part `real` are its examples, the others constant.
 
     A constant input has one value everywhere (per channel, where inputs have three axes), taken

@@ -2,7 +2,7 @@
 
 At task t, with q a mean-field Gaussian over parameters and p the posterior after task t−1,
 
-    L = −(1/S) Σ_s Σ_b log softmax_head( f(x_b; θ_s) )[y_b]  +  c Σ_{j ∈ context} Σ_{k ∈ head(j)} KL_jk
+    L = −(1/S) Σ_s Σ_b log softmax_head( f(x_b; θ_s) )[y_b]  +  c Σ_{j ∈ context, k ∈ head(j)} KL_jk
     KL_jk = ½ [ log(Kᵖ/K^q) + K^q/Kᵖ − 1 + (f_k(x_j; μ) − mᵖ_jk)² / Kᵖ ]
     K^q_jk = Σ_p (∂f_k(x_j; μ)/∂μ_p)² σ²_p                                   (paper, Proposition 1)
 
@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from funcl.checked import real, whole
 from funcl.draws import local_draws, weight_draws
 from funcl.errors import FunclError, unknown
 from funcl.gaussian import Gaussian, kl_of_moments
@@ -32,6 +33,7 @@ from funcl.likelihood import cross_entropy, probabilities
 from funcl.linearize import moments
 from funcl.memory.context import (
     Coreset,
+    MadeUp,
     Noise,
     Source,
     finished_choice,
@@ -81,10 +83,10 @@ class SFSVI(Method):
     draws: int = 5
     likelihood: str = "local"
     kl_scale: str | float = "equal"
-    first_context: Source = Noise(40)
+    first_context: MadeUp = Noise(40)
     context: Source = field(default=Coreset(40), metadata={"first_read": 2})
     second_context: Source | None = field(default=None, metadata={"first_read": 2})
-    own_context: Source | None = field(default=None, metadata={"first_read": 2})
+    own_context: MadeUp | None = field(default=None, metadata={"first_read": 2})
     coreset_size: int = field(default=40, metadata={"first_read": 2})
     coreset_selection: str = field(default="random", metadata={"first_read": 2})
     prediction: str = field(default="probabilities", metadata={"first_read": None})
@@ -96,14 +98,17 @@ class SFSVI(Method):
 
     def check(self, problem: Problem, sizes: Mapping[str, int]) -> None:
         """Refuse settings that cannot work."""
-        if self.prior_variance <= 0:
-            raise FunclError(f"prior_variance must be positive, not {self.prior_variance}.")
+        real("prior_mean", self.prior_mean)
+        real("prior_variance", self.prior_variance, "a positive number", above=0)
         for setting in ("draws", "prediction_draws", "coreset_size"):
-            if getattr(self, setting) < 1:
-                raise FunclError(f"{setting} must be at least 1, not {getattr(self, setting)}.")
-        if isinstance(self.kl_scale, str) and self.kl_scale not in KL_SCALES:
-            raise unknown("KL scale", self.kl_scale, KL_SCALES)
-        if not isinstance(self.kl_scale, str) and self.kl_scale < 0:
+            whole(setting, getattr(self, setting))
+        low, high = (real("initial_log_variance", v) for v in self.initial_log_variance)
+        if low > high:
+            raise FunclError(f"initial_log_variance goes from low to high, not {(low, high)}.")
+        if isinstance(self.kl_scale, str):
+            if self.kl_scale not in KL_SCALES:
+                raise unknown("KL scale", self.kl_scale, KL_SCALES)
+        elif real("kl_scale", self.kl_scale) < 0:
             raise FunclError(f"kl_scale must not be negative, not {self.kl_scale}.")
         if self.likelihood not in ("weights", "local"):
             raise unknown("likelihood estimator", self.likelihood, ("weights", "local"))
@@ -115,8 +120,12 @@ class SFSVI(Method):
         if self.prediction not in ("probabilities", "logits"):
             raise unknown("prediction rule", self.prediction, ("probabilities", "logits"))
         rule(self.coreset_selection)
-        for setting in ("first_context", "own_context"):
-            if isinstance(getattr(self, setting), Coreset):
+        for setting in ("first_context", "context", "second_context", "own_context"):
+            source = getattr(self, setting)
+            optional = setting in ("second_context", "own_context")
+            if not isinstance(source, Source) and not (optional and source is None):
+                raise FunclError(f"{setting} must be Noise, Pixels or Coreset, not {source!r}.")
+            if setting in ("first_context", "own_context") and isinstance(source, Coreset):
                 raise FunclError(
                     f"{setting} cannot be a Coreset: memory holds earlier tasks only. "
                     "Use Noise or Pixels."
@@ -232,7 +241,7 @@ class SFSVI(Method):
     def later(
         self, problem: Problem, reference: Reference, batch: Batch, keys: Keys, slots: int
     ) -> Context:
-        """Task t > 1: points of up to `slots` earlier tasks, and the current task's own if wanted."""
+        """Task t > 1: points of up to `slots` earlier tasks, and the task's own if wanted."""
         parts = []
         source = self.second_context if self.second_context and slots == 1 else self.context
         finished = reference.stage
@@ -240,6 +249,7 @@ class SFSVI(Method):
         if isinstance(source, Coreset):
             parts.append(self.remembered(problem, reference, source, key, slots))
         else:
+            assert isinstance(source, MadeUp)
             slot, valid = shared_out(source, key, finished, slots, problem.stages)
             x = source.draw(key, batch.x, slot.shape[0])
             parts.append(self.compared(problem, reference, x, slot, valid))
@@ -256,7 +266,9 @@ class SFSVI(Method):
     ) -> Context:
         """Points of the memory, with the prior that `begin_task` computed there."""
         memory = reference.memory
-        assert memory is not None and reference.mean is not None and reference.variance is not None
+        assert memory is not None
+        assert reference.mean is not None
+        assert reference.variance is not None
         how = (key, memory, reference.stage)
         if source.per_task:
             drawn = recall_per_task(*how, slots, source.points, self.coreset_selection)

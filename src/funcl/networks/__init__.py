@@ -1,4 +1,4 @@
-"""Networks: layers that expose inputs and sensitivities, the architectures built of them, and adapters."""
+"""Networks: layers that expose inputs and sensitivities, architectures, and adapters."""
 
 from funcl.networks.foreign import Foreign as Foreign
 from funcl.networks.mlp import MLP as MLP

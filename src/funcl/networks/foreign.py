@@ -78,7 +78,7 @@ class EquinoxNetwork(Network):
 
 
 def from_equinox(build: Callable[[Array, tuple[int, ...], int], eqx.Module]) -> EquinoxNetwork:
-    """Wrap an Equinox module that maps ONE example to its outputs: `build(key, input_shape, outputs)`."""
+    """Wrap an Equinox module of ONE example, made by `build(key, input_shape, outputs)`."""
     return EquinoxNetwork(build)
 
 

@@ -1,4 +1,4 @@
-"""Layers with parameters: how they are drawn, evaluated, and how parameter variance moves their outputs."""
+"""Layers with parameters: drawing them, evaluating them, and what their variance does."""
 
 from __future__ import annotations
 

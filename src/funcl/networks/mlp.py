@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
 from jax import Array
 
+from funcl.checked import whole
 from funcl.errors import FunclError
 from funcl.networks.layers import Dense
 from funcl.networks.network import LayeredNetwork, Visitor
@@ -29,15 +30,14 @@ class MLP(LayeredNetwork):
 
     def __post_init__(self) -> None:
         """Check the widths and freeze them."""
-        if any(not isinstance(width, int) or width < 1 for width in self.hidden):
-            raise FunclError(
-                f"MLP hidden widths must be whole numbers of at least 1, not {list(self.hidden)}."
-            )
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Iterable):
+            raise FunclError(f"MLP takes a list of widths, such as MLP([64]), not {self.hidden!r}.")
+        widths = tuple(whole("An MLP's hidden width", width) for width in self.hidden)
         if self.activation not in ACTIVATIONS:
             raise FunclError(
                 f"MLP has no activation {self.activation!r}: choose {', '.join(ACTIVATIONS)}."
             )
-        object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "hidden", widths)
 
     def init(
         self, key: Array, input_shape: tuple[int, ...], outputs: int

@@ -37,7 +37,7 @@ class Network:
 class LayeredNetwork(Network):
     """A network that exposes each layer's inputs and pre-activations.
 
-    Its parameters are a tuple with one entry per layer, in the order in which `forward` visits them.
+    Its parameters are a tuple with one entry per layer, in the order of `forward`.
     """
 
     def forward(self, x: Array, visit: Visitor) -> Array:
@@ -49,7 +49,7 @@ class LayeredNetwork(Network):
         return self.forward(x, lambda index, layer, inputs: layer(parameters[index], inputs))
 
     def trace(self, parameters: Parameters, x: Array) -> tuple[Array, list, list, Callable]:
-        """Outputs, the layers, each layer's inputs, and the map from output cotangents to sensitivities.
+        """Outputs, layers, each layer's inputs, and the map from cotangents to sensitivities.
 
         The sensitivity δˡ of an output is its derivative with respect to layer l's pre-activations,
         found as the pullback of a zero that is added to them.

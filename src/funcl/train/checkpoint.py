@@ -30,16 +30,17 @@ PyTree = Any
 def save(folder: str | os.PathLike[str], arrays: Mapping[str, PyTree], payload: dict) -> None:
     """Write named pytrees of arrays, and a payload of plain values beside them."""
     folder = Path(folder)
+    blob = safetensors.numpy.save(flatten(arrays))
+    digest = hashlib.sha256(blob).hexdigest()
+    name = f"arrays-{digest[:16]}.safetensors"
+    manifest = {
+        "schema": SCHEMA,
+        "files": {name: {"sha256": digest, "bytes": len(blob)}},
+        "payload": json.loads(json.dumps(payload)),  # as it will be read
+    }
+    manifest["sha256"] = _digest(manifest)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        blob = safetensors.numpy.save(flatten(arrays))
-        digest = hashlib.sha256(blob).hexdigest()
-        name = f"arrays-{digest[:16]}.safetensors"
-        manifest = {
-            "schema": SCHEMA,
-            "files": {name: {"sha256": digest, "bytes": len(blob)}},
-            "payload": payload,
-        }
         replace_file(folder / name, blob)
         replace_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
         for old in folder.glob("arrays-*.safetensors"):
@@ -95,24 +96,37 @@ def flatten(arrays: Mapping[str, PyTree]) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in flat}
 
 
+def _digest(manifest: dict) -> str:
+    """Of everything in a manifest but the digest itself."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
 def _checked(folder: Path) -> dict:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
-        schema, files = manifest["schema"], manifest["files"]
-        manifest["payload"]
-    except FileNotFoundError:
+        schema = int(manifest["schema"])
+    except (FileNotFoundError, NotADirectoryError):
         raise FunclError(f"{folder} holds no checkpoint: {MANIFEST} is missing there.") from None
-    except (OSError, ValueError, KeyError, TypeError) as mistake:
+    except OSError as mistake:
         raise FunclError(
-            f"{path} is damaged ({mistake}); use an earlier copy of the folder."
+            f"{path} cannot be read ({mistake.strerror}): check who may read it."
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise FunclError(
+            f"{path} is damaged or no manifest of funcl's; use an earlier copy of the folder."
         ) from None
     if schema > SCHEMA:
         raise FunclError(
-            f"{folder} was saved by a newer funcl (format {schema}, this one reads up to {SCHEMA}): "
-            "upgrade funcl."
+            f"{folder} was saved by a newer funcl (format {schema}, this one reads up to "
+            f"{SCHEMA}): upgrade funcl."
         )
-    for name, facts in files.items():
+    if manifest.get("sha256") != _digest(manifest):
+        raise FunclError(
+            f"{path} was altered after it was saved; use an earlier copy of the folder."
+        )
+    for name, facts in manifest["files"].items():
         try:
             blob = (folder / name).read_bytes()
         except OSError:
@@ -126,6 +140,7 @@ def _checked(folder: Path) -> dict:
             )
         if hashlib.sha256(blob).hexdigest() != facts["sha256"]:
             raise FunclError(
-                f"{folder / name} was altered after it was saved; use an earlier copy of the folder."
+                f"{folder / name} was altered after it was saved; "
+                "use an earlier copy of the folder."
             )
     return manifest

@@ -1,4 +1,4 @@
-"""The engine: compiles a method's pure functions once and runs them over tasks, chunks of steps and seeds.
+"""The engine: compiles a method's pure functions once, and runs them over tasks, chunks and seeds.
 
 It knows no method, no sequence and no file. All seeds go through one program. A seed whose loss or
 parameters stop being finite keeps its last good state from the chunk before and stops alone.
@@ -13,35 +13,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from funcl.evaluate.scores import Scores, score
 from funcl.protocol import (
-    Batch,
     Head,
     Keys,
     Method,
     Phase,
     Problem,
     State,
-    Step,
     TaskData,
     TestData,
 )
 from funcl.train.programs import Layout, Program, keep_compilations
+from funcl.train.steps import Learned, survivors, take_steps
 from funcl.train.training import Seeds, Training
 
 PyTree = Any
 EVALUATION_ROWS = 1000  # test examples in memory at once
-
-
-class Learned(NamedTuple):
-    """Everything that training changes, with a leading seed axis."""
-
-    state: State
-    optimiser: PyTree
-    alive: Array  # bool: false once a seed has diverged
 
 
 class Position(NamedTuple):
@@ -49,6 +39,9 @@ class Position(NamedTuple):
 
     phase: int = 0
     step: int = 0
+
+
+START = Position()
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ class Engine:
         )
 
     def templates(self, task: TaskData) -> tuple[Learned, PyTree]:
-        """Shapes of what is learnt and of a task's reference, one row per seed; nothing is computed."""
+        """Shapes of what is learnt and of a task's reference, per seed; nothing is computed."""
         key = jax.eval_shape(lambda keys: jax.tree.map(lambda k: k[0], keys), self.keys)
         state, optimiser = jax.eval_shape(self._start_one, key)
         alive = jax.eval_shape(lambda: jnp.array(True))
@@ -130,7 +123,7 @@ class Engine:
         return epochs * max(1, (int(task.size) - phase.withheld) // self.problem.batch_size)
 
     def train(
-        self, learned: Learned, reference: PyTree, task: TaskData, position: Position = Position()
+        self, learned: Learned, reference: PyTree, task: TaskData, position: Position = START
     ) -> Iterator[tuple[Learned, Position, Report]]:
         """Train a task from a position on, a chunk at a time."""
         task = self.layout.place(task, seeded=False)
@@ -196,7 +189,7 @@ class Engine:
     def predict(
         self, learned: Learned, x: Array, stage: int, head: Head
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-        """Class probabilities [seeds, examples, outputs], and the function's moments if it has any."""
+        """Class probabilities [seeds, examples, outputs], and the function's moments if any."""
 
         def predict(state: State, keys: Keys, x: Array, stage: Array, head: Head) -> PyTree:
             inputs = self.problem.inputs(x)
@@ -244,7 +237,8 @@ class Engine:
 
     def _run(self, name: str, function: Any, seeded: list[bool], *arguments: PyTree) -> PyTree:
         if name not in self.programs:
-            self.programs[name] = Program(name, self.layout.over_seeds(function, seeded))
+            mapped = self.layout.over_seeds(function, seeded)
+            self.programs[name] = Program(name, mapped, self.training.products)
         return self.programs[name](*arguments)
 
     def _enter(self, learned: Learned, reference: PyTree, task: TaskData, number: int) -> Learned:
@@ -317,81 +311,13 @@ class Engine:
         values = self.kept((loss, penalty, accuracy, learned.alive))
         return learned, Report(phase.name, step + count, steps, *values)
 
-    def _steps(
-        self,
-        phase: Phase,
-        learned: Learned,
-        reference: PyTree,
-        keys: Keys,
-        task: TaskData,
-        order_key: Array,
-        first: Array,
-        count: Array,
-        rate: Array,
-    ) -> tuple[Learned, PyTree]:
-        """`count` optimiser steps of one seed, from step `first` on."""
-        problem, state = self.problem, learned.state
-        task = task._replace(size=task.size - phase.withheld)
-        zero = jnp.zeros((), problem.dtype)
-
-        def one(index: Array, carry: PyTree) -> PyTree:
-            before, running, optimiser, order, sums = carry
-            order, rows = self._rows(order, order_key, index, first, task)
-            if phase.rows is not None:
-                rows = phase.rows(reference)[rows]
-            batch = Batch(
-                problem.inputs(task.raw(rows)), task.y[rows], task.masks[task.group[rows]]
-            )
-            step_keys = keys.fold(index)
-            (loss, info), gradient = jax.value_and_grad(phase.loss, 1, has_aux=True)(
-                problem, before, reference, batch, step_keys
-            )
-            penalty, total = zero, gradient
-            if phase.penalty is not None:
-                penalty, pull = jax.value_and_grad(phase.penalty, 1)(
-                    problem, before, reference, batch, step_keys
-                )
-                total = jax.tree.map(jnp.add, gradient, pull)
-            with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
-                updates, optimiser = self.transformation.update(total, optimiser, before)
-            if phase.trained is not None:
-                updates = jax.tree.map(
-                    jnp.multiply, updates, phase.trained(problem, before, reference)
-                )
-            after = optax.apply_updates(before, jax.tree.map(lambda u: rate * u, updates))
-            if phase.after_step is not None:
-                running = phase.after_step(
-                    problem, running, reference, Step(before, after, gradient)
-                )
-            sums = jax.tree.map(jnp.add, sums, (loss, penalty, info["accuracy"]))
-            return after, running, optimiser, order, sums
-
-        order = jnp.arange(task.x.shape[0])
-        carry = state.trainable, state.running, learned.optimiser, order, (zero, zero, zero)
-        trainable, running, optimiser, _, sums = jax.lax.fori_loop(first, first + count, one, carry)
-        means = jax.tree.map(lambda s: s / count.astype(s.dtype), sums)
-        new = Learned(State(trainable, running, state.carried), optimiser, learned.alive)
-        return survivors(new, learned, means), means
-
-    def _rows(
-        self, order: Array, order_key: Array, index: Array, first: Array, task: TaskData
-    ) -> tuple[Array, Array]:
-        """The examples of a step. Nothing here depends on the seed, so no order is kept per seed."""
-        batch = jnp.arange(self.problem.batch_size)
-        if not self.training.reshuffle:
-            return order, (index * self.problem.batch_size + batch) % task.size
-        epoch_steps = jnp.maximum(1, task.size // self.problem.batch_size)
-        within = index % epoch_steps
-
-        def shuffled() -> Array:
-            u = jax.random.uniform(jax.random.fold_in(order_key, index // epoch_steps), order.shape)
-            return jnp.argsort(jnp.where(task.valid_rows(), u, jnp.inf))
-
-        order = jax.lax.cond((within == 0) | (index == first), shuffled, lambda: order)
-        return order, order[(within * self.problem.batch_size + batch) % task.size]
+    def _steps(self, phase: Phase, *arguments: PyTree) -> tuple[Learned, PyTree]:
+        return take_steps(
+            self.problem, self.transformation, self.training.reshuffle, phase, *arguments
+        )
 
     def _adapted(self, learned: Learned, stage: int, head: Head) -> State:
-        """The state that predicts: a copy trained on recalled data, for methods that adapt first."""
+        """The state that predicts: a copy trained on recalled data, if the method adapts."""
         phase = self.method.adaptation
         if phase is None:
             return learned.state
@@ -424,16 +350,8 @@ class Engine:
         )
 
 
-def survivors(new: Learned, old: Learned, means: PyTree = ()) -> Learned:
-    """One seed's next state, or its last good one from the moment that something is not finite."""
-    checked = jax.tree.leaves((new.state.trainable, means))
-    alive = old.alive & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in checked]))
-    kept = jax.tree.map(lambda n, o: jnp.where(alive, n, o), new, old)
-    return kept._replace(alive=alive)
-
-
 def chosen_strategy(problem: Problem) -> str:
-    """How to lay out repeats: a CPU's caches hold one at a time, an accelerator wants them all at once."""
+    """How to lay out repeats: a CPU's caches hold one, an accelerator wants all at once."""
     if jax.default_backend() == "cpu":
         return "map"
     return problem.network.seed_axis if problem.network else "vmap"

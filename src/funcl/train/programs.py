@@ -1,4 +1,4 @@
-"""Compiled programs: compiled once per shape, timed, counted, and laid out over seeds and devices."""
+"""Programs: compiled once per shape, timed, counted, and laid out over seeds and devices."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SHARED = PartitionSpec()
 class Layout:
     """Where the seed axis lives: mapped over or vmapped on a device, sharded over several."""
 
-    def __init__(self, seeds: int, strategy: str, devices: Sequence[jax.Device] | None = None):
+    def __init__(self, seeds: int, strategy: str, devices: Sequence[Any] | None = None):
         devices = list(devices or jax.local_devices())[: max(seeds, 1)]
         self.strategy = strategy
         self.mesh = Mesh(devices, ("seeds",)) if len(devices) > 1 else None
         self.padded = -(-seeds // len(devices)) * len(devices)
 
     def over_seeds(self, function: Callable, seeded: Sequence[bool]) -> Callable:
-        """Apply a function of one seed to all of them; `seeded` says which arguments have the axis."""
+        """Apply a function of one seed to all; `seeded` says which arguments have the axis."""
         if self.strategy == "vmap":
             mapped = jax.vmap(function, in_axes=[0 if s else None for s in seeded])
         else:
@@ -66,8 +66,9 @@ def _one_after_the_other(function: Callable, seeded: Sequence[bool]) -> Callable
 class Program:
     """A function that is compiled for each shape of its arguments, with the time that this took."""
 
-    def __init__(self, name: str, function: Callable):
+    def __init__(self, name: str, function: Callable, products: str = "highest"):
         self.name = name
+        self.products = products  # the precision of matrix products
         self.traces = 0
         self.compile_seconds = 0.0
         self.peak_bytes = 0
@@ -88,7 +89,8 @@ class Program:
         )
         if shapes not in self._compiled:
             start = time.perf_counter()
-            compiled = self._jitted.lower(*arguments).compile()
+            with jax.default_matmul_precision(self.products):
+                compiled = self._jitted.lower(*arguments).compile()
             self.compile_seconds += time.perf_counter() - start
             analysis = compiled.memory_analysis()
             if analysis is not None:
@@ -104,7 +106,10 @@ class Program:
 
 def keep_compilations() -> None:
     """Use a compilation cache on disk, unless the user has set one up or switched it off."""
-    if jax.config.jax_compilation_cache_dir or os.environ.get("FUNCL_COMPILATION_CACHE") == "0":
+    if (
+        jax.config.values["jax_compilation_cache_dir"]
+        or os.environ.get("FUNCL_COMPILATION_CACHE") == "0"
+    ):
         return
     base = os.environ.get("FUNCL_CACHE") or os.environ.get("XDG_CACHE_HOME")
     folder = Path(base) if base else Path.home() / ".cache"

@@ -64,7 +64,7 @@ class Runner:
         self.sequence, self.evaluate = sequence, evaluate
         self.stages = method.stages(len(sequence))
         self.problem = problem_of(
-            sequence, self.stages, network, training.batch_size, training.precision
+            sequence, self.stages, network, training.batch_size, training.dtype
         )
         method.check(self.problem, {task.name: len(task.y_train) for task in sequence})
         self.engine = Engine(self.problem, method, training, seeds)
@@ -205,7 +205,5 @@ class Timer:
 
 def run(runner: Runner) -> Snapshot:
     """Run to the end, and return the last snapshot."""
-    snapshot = runner.start()
-    for snapshot in runner.advance(snapshot):
-        pass
-    return snapshot
+    *_, last = runner.advance(runner.start())
+    return last

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import jax
 import optax
 
+from funcl.checked import real, whole
 from funcl.errors import FunclError, unknown
 from funcl.protocol import Keys
 
 OPTIMISERS = {"adam": optax.adam, "sgd": optax.sgd, "yogi": optax.yogi}
 SEED_AXES = ("auto", "vmap", "map")
+# Numbers are kept in the first; matrix products are taken in the second.
+PRECISIONS = {
+    "float32": ("float32", "highest"),
+    "tensorfloat32": ("float32", "tensorfloat32"),
+    "float64": ("float64", "highest"),
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,8 @@ class Training:
     order of examples is new in every epoch, else it stays as loaded and the window slides (as
     published). `seed_axis` lays repeats out as one batch ("vmap") or one after the other inside
     the same program ("map"); "auto" asks the network. `chunk` is the number of steps between two
-    looks at the losses.
+    looks at the losses. `precision` is "float32", "float64", or "tensorfloat32": float32 whose
+    matrix products round their inputs to 10 bits, on accelerators that are faster so.
     """
 
     epochs: int = 50
@@ -40,19 +48,29 @@ class Training:
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""
         for name in ("epochs", "first_epochs", "batch_size", "chunk"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise FunclError(f"{name} must be a whole number of at least 1, not {value!r}.")
+            if not (name == "first_epochs" and self.first_epochs is None):
+                whole(name, getattr(self, name))
         for name in ("learning_rate", "first_learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise FunclError(f"{name} must be a positive number, not {value!r}.")
+            if not (name == "first_learning_rate" and self.first_learning_rate is None):
+                real(name, getattr(self, name), "a positive number", above=0)
+        if not isinstance(self.reshuffle, bool):
+            raise FunclError(f"reshuffle must be True or False, not {self.reshuffle!r}.")
         if self.optimiser not in OPTIMISERS:
             raise unknown("optimiser", self.optimiser, OPTIMISERS)
         if self.seed_axis not in SEED_AXES:
             raise unknown("seed axis", self.seed_axis, SEED_AXES)
-        if self.precision not in ("float32", "float64"):
-            raise unknown("precision", self.precision, ("float32", "float64"))
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
+
+    @property
+    def dtype(self) -> str:
+        """The type in which parameters and activations are kept."""
+        return PRECISIONS[self.precision][0]
+
+    @property
+    def products(self) -> str:
+        """The precision of matrix products, as jax names it."""
+        return PRECISIONS[self.precision][1]
 
     def transformation(self) -> optax.GradientTransformation:
         """The optimiser for a learning rate of 1; the engine multiplies by the rate of the task."""
@@ -84,6 +102,8 @@ class Seeds:
 
     def __post_init__(self) -> None:
         """Refuse no seeds, repeated seeds, and sources that do not exist."""
+        for number in self.numbers:
+            whole("A seed", number, least=0)
         if not self.numbers:
             raise FunclError("At least one seed is needed.")
         if len(set(self.numbers)) < len(self.numbers):
@@ -95,8 +115,11 @@ class Seeds:
     @classmethod
     def of(cls, seeds: int | Sequence[int], vary: Sequence[str], data_seed: int) -> Seeds:
         """`seeds=10` is 0 to 9; a list is taken as it is."""
-        numbers = range(seeds) if isinstance(seeds, int) else seeds
-        return cls(tuple(int(n) for n in numbers), tuple(vary), data_seed)
+        if isinstance(vary, str):
+            raise FunclError(f"vary is a list of sources, such as vary=[{vary!r}].")
+        if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+            seeds = range(whole("seeds (a number of repeats, or a list)", seeds))
+        return cls(tuple(whole("A seed", n, least=0) for n in seeds), tuple(vary), data_seed)
 
     def keys(self, padded: int) -> Keys:
         """A key for every seed and source; the axis is padded by repeating the last seed."""
