@@ -121,6 +121,7 @@ class Batch(NamedTuple):
     x: Array  # [batch, ...] floats
     y: Array  # int32 [batch]
     mask: Array  # bool [batch, outputs]
+    stage: Array  # int32: of the task that they are of; the same for all seeds, so it may branch
 
 
 class State(NamedTuple):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import subjaxprs
 
 from funcl.methods import FineTune, Joint
 from funcl.methods.wrapper import Wrapper
@@ -200,6 +201,42 @@ def check_compiled_once(method, heads):
     assert trained == {f"chunk {phase.name}" for phase in method.phases()}
 
 
+class TracingEngine(Engine):
+    """An engine that keeps what would be compiled, and gives zeros for its results."""
+
+    def _run(self, name, function, seeded, *arguments):
+        mapped = self.layout.over_seeds(function, seeded)
+        self.traced, shapes = jax.make_jaxpr(mapped, return_shape=True)(*arguments)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+@in_double_precision
+def check_seeds_share_branches(method, heads):
+    """Laid out side by side, seeds still take one branch of every choice between branches.
+
+    A choice that could differ between seeds becomes one of results, after all branches have run.
+    """
+    run = tiny.finished(method, heads)
+    last = len(run.runner.stages) - 1
+    task, before = run.runner.data(last), run.after(last).learned
+    learned, reference = run.engine.begin(before, task)
+    for number, phase in enumerate(method.phases()):
+        found = []
+        for axis in ("map", "vmap"):
+            training = replace(tiny.TRAINING, seed_axis=axis)
+            engine = TracingEngine(run.engine.problem, method, training, tiny.TWO_SEEDS)
+            engine._chunk(phase, learned, reference, task, number, 0, 1, 1)
+            found.append(choices(engine.traced.jaxpr))
+        assert found[0] == found[1], phase.name
+
+
+def choices(jaxpr):
+    """How many branches each choice in a program has, the programs inside it included."""
+    chosen = [e.params["branches"] for e in jaxpr.eqns if e.primitive.name == "cond"]
+    inside = [size for inner in subjaxprs(jaxpr) for size in choices(inner)]
+    return [*map(len, chosen), *inside]
+
+
 # ---------------------------------------------------------------------- (d) save and restore
 
 
@@ -350,6 +387,7 @@ def check_divergence(method, heads):
 
 EVERY_METHOD = (
     check_compiled_once,
+    check_seeds_share_branches,
     check_jit_equals_eager,
     check_layout_is_inert,
     check_divergence,

@@ -69,7 +69,7 @@ def task_of(problem, columns, stage):
 
 def batch_of(problem, task, count=BATCH):
     mask = jnp.broadcast_to(task.masks[0], (count, task.masks.shape[1]))
-    return Batch(problem.inputs(task.x[:count]), task.y[:count], mask)
+    return Batch(problem.inputs(task.x[:count]), task.y[:count], mask, task.stage)
 
 
 def posterior(problem, seed):

@@ -54,7 +54,8 @@ class Everything(FineTune):
     def hold(self, problem, trainable, reference, batch, keys):
         gaps = jax.tree.map(lambda a, b: jnp.sum((a - b) ** 2), trainable, reference.start)
         # Harder for later tasks, of which Separate must know nothing.
-        strength = 0.01 * problem.stages + reference.stage.astype(problem.dtype)
+        later = (reference.stage + batch.stage).astype(problem.dtype)
+        strength = 0.01 * problem.stages + later
         return strength * jax.tree.reduce(jnp.add, gaps)
 
     def end_task(self, problem, state, reference, task, keys):

@@ -144,7 +144,7 @@ def test_si_path_adds_up_to_the_drop_of_the_loss():
                     problem,
                     jax.tree.map(lambda a, s=seed: a[s], snapshot.learned.state.trainable),
                     None,
-                    Batch(x, task.y, mask),
+                    Batch(x, task.y, mask, task.stage),
                     None,
                 )[0]
                 for snapshot in (start, trained)

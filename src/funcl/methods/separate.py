@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from funcl.methods.wrapper import Wrapper
-from funcl.protocol import Head, Keys, Phase, Problem, PyTree, State, Step, TaskData
+from funcl.protocol import Batch, Head, Keys, Phase, Problem, PyTree, State, Step, TaskData
 
 
 class Carried(NamedTuple):
@@ -116,6 +116,11 @@ def alone_task(task: TaskData) -> TaskData:
     return task._replace(stage=jnp.zeros_like(task.stage), heads=heads)
 
 
+def first_batch(batch: Batch) -> Batch:
+    """A batch of the first and only task."""
+    return batch._replace(stage=jnp.zeros_like(batch.stage))
+
+
 def inner(state: State) -> State:
     """The state of the task in training, as the inner method knows it."""
     return state._replace(carried=state.carried.inner)
@@ -136,12 +141,16 @@ def chosen(state: State, stage: Array) -> State:
 def alone_phase(phase: Phase) -> Phase:
     """A phase whose functions see the problem of a single task."""
 
-    def loss(problem: Problem, *arguments: PyTree) -> PyTree:
-        return phase.loss(alone(problem), *arguments)
+    def loss(
+        problem: Problem, trainable: PyTree, reference: PyTree, batch: Batch, keys: Keys
+    ) -> PyTree:
+        return phase.loss(alone(problem), trainable, reference, first_batch(batch), keys)
 
-    def penalty(problem: Problem, *arguments: PyTree) -> Array:
+    def penalty(
+        problem: Problem, trainable: PyTree, reference: PyTree, batch: Batch, keys: Keys
+    ) -> Array:
         assert phase.penalty is not None
-        return phase.penalty(alone(problem), *arguments)
+        return phase.penalty(alone(problem), trainable, reference, first_batch(batch), keys)
 
     def after_step(problem: Problem, running: PyTree, reference: PyTree, step: Step) -> PyTree:
         assert phase.after_step is not None

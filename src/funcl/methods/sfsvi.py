@@ -54,7 +54,6 @@ class Reference(NamedTuple):
     memory: Memory | None
     mean: Array | None  # of the prior at every memory point: [stages, capacity, head_width]
     variance: Array | None
-    stage: Array
     heads: Head
 
 
@@ -177,7 +176,7 @@ class SFSVI(Method):
                 return filled[0].at[slot].set(m), filled[1].at[slot].set(v)
 
             mean, spread_ = jax.lax.fori_loop(0, task.stage, fill, (blank, blank + 1))
-        return state, Reference(state.trainable, memory, mean, spread_, task.stage, task.heads)
+        return state, Reference(state.trainable, memory, mean, spread_, task.heads)
 
     def loss(
         self, problem: Problem, trainable: Gaussian, reference: Reference, batch: Batch, keys: Keys
@@ -211,8 +210,10 @@ class SFSVI(Method):
                 return self.divergence(problem, q, reference, b, context)
 
             branches.append(later)
+        # By the stage of the batch: the reference is every seed's own, and a choice that differs
+        # between seeds would run all branches.
         branch = jnp.where(
-            reference.stage == 0, 0, 1 + jnp.searchsorted(jnp.array(plans, int), reference.stage)
+            batch.stage == 0, 0, 1 + jnp.searchsorted(jnp.array(plans, int), batch.stage)
         )
         return jax.lax.switch(branch, branches, trainable, batch, keys)
 
@@ -244,10 +245,10 @@ class SFSVI(Method):
         """Task t > 1: points of up to `slots` earlier tasks, and the task's own if wanted."""
         parts = []
         source = self.second_context if self.second_context and slots == 1 else self.context
-        finished = reference.stage
+        finished = batch.stage
         key, own_key = jax.random.split(keys.context)
         if isinstance(source, Coreset):
-            parts.append(self.remembered(problem, reference, source, key, slots))
+            parts.append(self.remembered(problem, reference, source, key, finished, slots))
         else:
             assert isinstance(source, MadeUp)
             slot, valid = shared_out(source, key, finished, slots, problem.stages)
@@ -262,14 +263,20 @@ class SFSVI(Method):
         return Context(*(jnp.concatenate(piece) for piece in zip(*parts, strict=True)))
 
     def remembered(
-        self, problem: Problem, reference: Reference, source: Coreset, key: Array, slots: int
+        self,
+        problem: Problem,
+        reference: Reference,
+        source: Coreset,
+        key: Array,
+        finished: Array,
+        slots: int,
     ) -> Context:
         """Points of the memory, with the prior that `begin_task` computed there."""
         memory = reference.memory
         assert memory is not None
         assert reference.mean is not None
         assert reference.variance is not None
-        how = (key, memory, reference.stage)
+        how = (key, memory, finished)
         if source.per_task:
             drawn = recall_per_task(*how, slots, source.points, self.coreset_selection)
         else:

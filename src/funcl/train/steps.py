@@ -51,7 +51,12 @@ def take_steps(
         )
         if phase.rows is not None:
             rows = phase.rows(reference)[rows]
-        batch = Batch(problem.inputs(task.raw(rows)), task.y[rows], task.masks[task.group[rows]])
+        batch = Batch(
+            problem.inputs(task.raw(rows)),
+            task.y[rows],
+            task.masks[task.group[rows]],
+            task.stage,
+        )
         step_keys = keys.fold(index)
         (loss, info), gradient = jax.value_and_grad(phase.loss, 1, has_aux=True)(
             problem, before, reference, batch, step_keys
