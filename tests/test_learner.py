@@ -438,7 +438,7 @@ BAD_LEARNERS = {
     "classes of many heads": (make(heads="multi", classes=[0, 1]), "add heads='single'"),
     "classes twice": (make(heads="single", classes=[0, 1, 1]), "each of them once, not [0, 1, 1]"),
     "one class": (make(heads="single", classes=["a"]), "at least two classes"),
-    "a negative data seed": (make(data_seed=-1), "data_seed must be a whole number from 0 on"),
+    "a negative data seed": (make(data_seed=-1), "data_seed must be a whole number from 0 to"),
 }
 
 

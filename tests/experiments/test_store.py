@@ -147,7 +147,7 @@ def test_the_least_recently_used_states_go_first(make, tmp_path):
     list(store.advance(make()))
     folders = list(store.states.iterdir())
     size = sum(file.stat().st_size for folder in folders for file in folder.iterdir())
-    small = Store(tmp_path, limit=size)
+    small = Store(tmp_path, limit=size + 100)  # as many, but for the digits of their seconds
     list(small.advance(make(training=replace(TRAINING, learning_rate=1e-3))))
     left = {folder.name for folder in small.states.iterdir()}
     assert len(left) == len(folders)

@@ -108,8 +108,8 @@ def test_permutations_are_vectors_over_shared_arrays():
 def test_random_streams_stay_what_they_are():
     """Measured results hold for these very data; another NumPy must not change them unnoticed."""
     assert digest(tasks.load("toy2d")[0].x_train) == "3bf9fdcd56371b00"
-    assert digest(tasks.load("split-digits")[0].x_train) == "a0aa78579044e05a"
-    assert digest(tasks.load("permuted-digits")[9].permutation) == "53c12c6dcd0ddaf9"
+    assert digest(tasks.load("split-digits")[0].x_train) == "dc5cb6144a4df438"
+    assert digest(tasks.load("permuted-digits")[9].permutation) == "e118c7cdb82baae0"
 
 
 def test_wrong_names_and_heads_are_one_sentence():

@@ -19,13 +19,13 @@ def check_heads(heads: object) -> str:
 
 
 def check_seed(seed: Any, what: str = "data_seed") -> int:
-    """Return `seed` as a plain integer that is not negative."""
+    """Return `seed` as a plain integer that every generator takes."""
     try:
         value = operator.index(seed)
     except TypeError:
         value = -1
-    if value < 0 or isinstance(seed, bool):
-        raise FunclError(f"{what} must be a whole number from 0 on, not {seed!r}.")
+    if not 0 <= value < 2**32 or isinstance(seed, bool):
+        raise FunclError(f"{what} must be a whole number from 0 to 2**32 - 1, not {seed!r}.")
     return value
 
 
