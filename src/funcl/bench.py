@@ -82,7 +82,7 @@ def bench_sequence(
 def measure(engine: Engine, method: SFSVI, task: TaskData, effort: Effort) -> dict[str, Any]:
     """Step time and floor of a task, in turns."""
     learned, reference = engine.begin(engine.start(), task)
-    total = engine.steps(engine.phases[0], task)
+    total = engine.steps(engine.phases[0], int(task.stage), int(task.size))
 
     def steps(count: int) -> float:
         began = time.perf_counter()
@@ -123,11 +123,12 @@ def predict_time(runner: Runner, learned: Any, stage: int, effort: Effort) -> fl
     task = runner.sequence[stage]
     x = np.resize(task.x_test, (PREDICTION_ROWS, *runner.problem.input_shape))
     placed, head = jnp.asarray(x), runner.head(stage)
+    state = runner.engine.adapted(learned, stage, head)
 
     def predict(count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
-            runner.engine.predict(learned, placed, stage, head)
+            runner.engine.predict(state, placed, stage, head)
         return time.perf_counter() - began
 
     return 1e6 * fastest([predict], effort)[0] / PREDICTION_ROWS

@@ -26,6 +26,17 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
+def seed_number(name: str, value: Any) -> int:
+    """A whole number that every generator takes and no two generators take for the same."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**32:
+        raise FunclError(f"{name} must be a whole number from 0 to 2**32 - 1, not {value!r}.")
+    return number
+
+
 def real(name: str, value: Any, what: str = "a finite number", above: float = -math.inf) -> float:
     """A finite number above a bound; `what` describes it.
 

@@ -173,7 +173,7 @@ class Floor:
             },
             seeded=True,
         )
-        self.run = Program("floor", layout.over_seeds(self._loop, [True, False]), products)
+        self.run = Program(layout.over_seeds(self._loop, [True, False]), products)
 
     def __call__(self, count: int) -> float:
         """Seconds that the products of `count` steps take."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from funcl import config, saving
+from funcl.checked import seed_number
 from funcl.errors import FunclError, unknown
 from funcl.evaluate.history import History
 from funcl.evaluate.scores import score
@@ -31,7 +32,7 @@ from funcl.tasks import checks
 from funcl.tasks.sequence import TaskSequence
 from funcl.train.engine import Engine, Learned, Report
 from funcl.train.run import Runner, Snapshot
-from funcl.train.training import SOURCES, Seeds, Training
+from funcl.train.training import SOURCES, Seeds, Training, check_precision
 
 FIRST_STAGES, FIRST_ROWS = 4, 64  # the room that an open stream begins with
 
@@ -59,7 +60,7 @@ class Learner:
         check_parts(network, method, training)
         self.network, self.method = network, method
         self.training = training or Training()
-        self.seeds = Seeds.of(seeds, vary, checks.check_seed(data_seed))
+        self.seeds = Seeds.of(seeds, vary, seed_number("data_seed", data_seed))
         self.heads = None if heads is None else checks.check_heads(heads)
         self.classes = None if classes is None else check_classes(classes, self.heads)
         self._progress: Progress | None = None
@@ -322,18 +323,3 @@ def check_classes(classes: Any, heads: str | None) -> tuple:
             f"classes must name at least two classes, each of them once, not {list(checked)}."
         )
     return checked
-
-
-def check_precision(training: Training) -> None:
-    """Refuse a precision that jax is not set up for: it would mix two, or quietly use the other."""
-    double = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    if training.dtype == "float64" and not double:
-        raise FunclError(
-            "precision='float64' needs jax's double precision: call "
-            "jax.config.update('jax_enable_x64', True) at the start of the program."
-        )
-    if training.dtype == "float32" and double:
-        raise FunclError(
-            "jax's double precision is switched on: say Training(precision='float64'), or call "
-            "jax.config.update('jax_enable_x64', False)."
-        )

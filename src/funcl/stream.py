@@ -65,6 +65,7 @@ class Progress:
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
         """Class probabilities [seeds, examples, outputs] and moments on a lesson's head."""
         head = head_of(self.engine.problem, lesson)
+        state = self.engine.adapted(self.learned, lesson.stage, head)
         found = []
         for start in range(0, len(x), EVALUATION_ROWS):
             piece = x[start : start + EVALUATION_ROWS]
@@ -72,7 +73,7 @@ class Progress:
             size = len(piece)
             padded = np.zeros((min(doubled(size), EVALUATION_ROWS), *x.shape[1:]), x.dtype)
             padded[:size] = piece
-            result = self.engine.predict(self.learned, jnp.asarray(padded), lesson.stage, head)
+            result = self.engine.predict(state, jnp.asarray(padded), lesson.stage, head)
             found.append(jax.tree.map(lambda a, size=size: a[:, :size], result))
         return jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=1), *found)
 
@@ -128,7 +129,8 @@ def shaped(x: np.ndarray, problem: Problem, lesson: Lesson) -> np.ndarray:
 def grow(learned: Learned, engine: Engine) -> Learned:
     """Put a smaller state into a freshly made larger one: what was learnt fills the leading corner.
 
-    New columns and slots keep their initial values, and their optimiser moments are zero.
+    New columns and slots keep their initial values, and their optimiser moments are zero. Only the
+    leaves are compared: a network may note its number of outputs in the structure around them.
     """
 
     def corner(new: jax.Array, old: jax.Array) -> jax.Array:
@@ -136,7 +138,9 @@ def grow(learned: Learned, engine: Engine) -> Learned:
             return old
         return new.at[tuple(slice(0, size) for size in old.shape)].set(old)
 
-    return jax.tree.map(corner, engine.start(), learned)
+    larger, structure = jax.tree.flatten(engine.start())
+    pairs = zip(larger, jax.tree.leaves(learned), strict=True)
+    return jax.tree.unflatten(structure, [corner(new, old) for new, old in pairs])
 
 
 def lesson_data(

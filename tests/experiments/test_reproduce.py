@@ -137,14 +137,14 @@ def test_a_budget_ends_between_chunks_and_says_what_is_left(tiny, tmp_path, monk
     assert status.seconds_left > 0
     monkeypatch.undo()
     before = len(events)
-    (status,) = bench(tmp_path, seeds=1, on_event=events.append).measure(tiny[:1], budget=3600)
+    (status,) = bench(tmp_path, seeds=1, on_event=events.append).measure(tiny[:1])
     assert (status.done, status.left) == ((0,), ())
     assert events[before + 1].snapshot.stage == 1
 
 
-def test_impossible_numbers_are_refused(tiny, tmp_path):
+def test_impossible_numbers_are_refused(tmp_path):
     with pytest.raises(FunclError, match="budget must be a positive time"):
-        bench(tmp_path).measure(tiny, budget=0)
+        Deadline(0)
     with pytest.raises(FunclError, match="At least one seed goes"):
         bench(tmp_path, together=0)
 
@@ -183,5 +183,8 @@ def test_the_toy_figure_is_drawn_over_kept_states(tmp_path):
     runner = Runner(
         tasks.load("toy2d").first(2), MLP([4]), method, training, Seeds.of(1, SOURCES, 0)
     )
-    path = draw_toy(runner, Store(tmp_path), tmp_path / "figures" / "toy2d.png")
+    path = tmp_path / "figures" / "toy2d.png"
+    assert not draw_toy(runner, Store(tmp_path), path, 0, stop=lambda: True)
+    assert not path.exists()
+    assert draw_toy(runner, Store(tmp_path), path, 0)
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from funcl import tasks
-from funcl.experiments.store import Store, cell_key, joined, split, state_key
+from funcl.experiments.identity import cell_key, state_key
+from funcl.experiments.store import Store, joined, split
 from funcl.memory.context import Coreset, Noise
 from funcl.methods import SFSVI, FineTune, Separate
 from funcl.networks import MLP

@@ -120,7 +120,9 @@ def one_step(engine, run, stage):
     """What the first step of a stage gives, from the state before that stage."""
     task = engine.layout.place(run.runner.data(stage), seeded=False)
     learned, reference = engine.begin(run.after(stage).learned, task)
-    number = next(n for n, phase in enumerate(engine.phases) if engine.steps(phase, task))
+    number = next(
+        n for n, phase in enumerate(engine.phases) if engine.steps(phase, stage, int(task.size))
+    )
     learned = engine._enter(learned, reference, task, number)
     phase = engine.phases[number]
     learned, report = engine._chunk(phase, learned, reference, task, number, 0, 1, 1)
@@ -301,7 +303,8 @@ def check_strength_huge(strong, weak, heads, part=0.05):
     head, x = run.runner.head(0), jnp.asarray(run.runner.sequence[0].x_train)
     after = [e.end(*stage_trained(e, run, 1)) for e in (run.engine, engine)]
     states = run.after(1).learned, *after
-    before, weakly, strongly = (run.engine.predict(s, x, 0, head)[0] for s in states)
+    adapted = (run.engine.adapted(learned, 0, head) for learned in states)
+    before, weakly, strongly = (run.engine.predict(s, x, 0, head)[0] for s in adapted)
     change = np.mean(np.abs(weakly - before))
     assert change > 1e-3, "with no strength the function does not move: nothing to hold"
     assert np.mean(np.abs(strongly - before)) < part * change

@@ -17,7 +17,7 @@ from funcl.tasks.sequence import TaskSequence
 from funcl.train.run import Runner
 from funcl.train.training import SOURCES, Seeds, Training
 from methods import tiny
-from methods.conformance import assert_close, assert_identical
+from methods.conformance import assert_close, assert_identical, in_double_precision
 
 TRAINING = Training(
     epochs=1, first_epochs=3, first_learning_rate=0.03, batch_size=16, chunk=50, reshuffle=False
@@ -146,6 +146,7 @@ def test_joint_measures_the_last_row_only():
     assert np.isfinite(accuracy[:, 2]).all()
 
 
+@in_double_precision
 def test_joint_may_keep_more_than_one_task_holds():
     size = len(tiny.sequence("multi")[0].y_train)
     greedy = SFSVI(coreset_size=size + 10)

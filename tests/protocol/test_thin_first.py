@@ -69,7 +69,8 @@ def test_coresets_change_predictions_and_not_the_posterior():
             state=learned.state._replace(carried=conformance.moved(learned.state.carried))
         )
         before, after, again = (
-            done.engine.predict(state, x, 0, head)[0] for state in (learned, other, learned)
+            done.engine.predict(done.engine.adapted(one, 0, head), x, 0, head)[0]
+            for one in (learned, other, learned)
         )
         np.testing.assert_array_equal(before, again)
         assert np.max(np.abs(before - after)) > 1e-3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class RunProgress:
         from rich.text import Text
 
         self.runner, self.console, self.name = runner, console, name
-        self.steps = steps_of_stages(runner)
+        self.steps = [sum(runner.steps(stage)) for stage in range(len(runner.stages))]
         self.bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -102,12 +102,9 @@ class RunProgress:
     def _steps_done(self, snapshot: Snapshot) -> int:
         """Steps of this stage so far, over its phases."""
         assert snapshot.report is not None
-        engine = self.runner.engine
-        names = [phase.name for phase in engine.phases]
-        before = engine.phases[: names.index(snapshot.report.phase)]
-        return snapshot.report.step + sum(
-            engine.steps(phase, stage_size(self.runner, snapshot.stage)) for phase in before
-        )
+        names = [phase.name for phase in self.runner.engine.phases]
+        before = names.index(snapshot.report.phase)
+        return snapshot.report.step + sum(self.runner.steps(snapshot.stage)[:before])
 
     def _move(self, stage: int, done: int, left: str) -> None:
         self.bar.update(self.row, description=self._place(stage), completed=done, left=left)
@@ -132,21 +129,6 @@ def accuracy_so_far(history: History, after: int) -> tuple[float, float]:
     curve = metrics.after_each_task(history.without_diverged().accuracy)
     mean, error = metrics.mean_and_error(curve[:, after])
     return float(mean), float(error)
-
-
-def stage_size(runner: Runner, stage: int) -> Any:
-    """Number and size of a stage, in the shape in which the engine asks for them."""
-    size = sum(len(runner.sequence[task].y_train) for task in runner.stages[stage])
-    return SimpleNamespace(stage=stage, size=size)
-
-
-def steps_of_stages(runner: Runner) -> list[int]:
-    """How many optimiser steps every stage takes."""
-    engine = runner.engine
-    return [
-        sum(engine.steps(phase, stage_size(runner, stage)) for phase in engine.phases)
-        for stage in range(len(runner.stages))
-    ]
 
 
 def _mean(values: np.ndarray, alive: np.ndarray) -> str:

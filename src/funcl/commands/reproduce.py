@@ -35,6 +35,16 @@ def reproduce(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder that holds the data, if not in the usual places.")
     ] = None,
+    together: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Seeds in one program; all on an accelerator, one on a CPU unless given."
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Folder for what is finished or begun, if not in the cache."),
+    ] = None,
     results: Annotated[Path, typer.Option(help="Folder for the measured numbers.")] = Path(
         "results"
     ),
@@ -63,8 +73,8 @@ def reproduce(
     with Display(console) as display:
         done = measure(
             name, only, method, variant,
-            seeds=repeats, budget=seconds, results=results, docs=docs, data_dir=data_dir,
-            on_event=display,
+            seeds=repeats, budget=seconds, store=store, results=results, docs=docs,
+            on_event=display, together=together, data_dir=data_dir,
         )  # fmt: skip
     for table in done.tables:
         console.print(to_rich(table, console.width))

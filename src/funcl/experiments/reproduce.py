@@ -19,9 +19,10 @@ from funcl.config import to_plain
 from funcl.errors import FunclError, unknown
 from funcl.experiments import presets
 from funcl.experiments.circumstances import circumstances, command
+from funcl.experiments.identity import cell_key
 from funcl.experiments.page import sequence_table, write_results_page
 from funcl.experiments.results import result, write_result
-from funcl.experiments.store import Store, cell_key, joined, steps_of
+from funcl.experiments.store import Store, joined
 from funcl.networks.network import Network
 from funcl.protocol import Method
 from funcl.report.tables import Table
@@ -123,12 +124,13 @@ def reproduce(
     store = store if isinstance(store, Store) else Store(store)
     bench = Bench(seeds, store, Path(results), on_event, together, data_dir)
     runs = plan(name, only, method, variant)
-    status = bench.measure(runs, budget)
+    deadline = Deadline(budget)
+    status = bench.measure(runs, deadline)
     written = [*bench.written]
     if docs is not None:
         figure = definition(name).get("figure")
         if figure and status[0].done:
-            written.append(bench.draw(status[0], Path(docs) / "figures" / figure))
+            written += bench.draw(status[0], Path(docs) / "figures" / figure, deadline)
         written.append(write_results_page(results, Path(docs) / "results.md"))
     return Report(name, tuple(status), tuple(measured_tables(name, results, only)), tuple(written))
 
@@ -204,15 +206,13 @@ class Bench:
         alone = jax.default_backend() == "cpu"
         self.group = self.together or (1 if alone else len(self.numbers))
 
-    def measure(self, runs: Sequence[Run], budget: float | None = None) -> list[Status]:
+    def measure(self, runs: Sequence[Run], deadline: Deadline | None = None) -> list[Status]:
         """Run what is left of the cells, first seeds first and cheap runs before others.
 
-        Results are written whenever a group of seeds is finished. The budget, in seconds, ends a
-        group between two chunks of steps; its state is kept.
+        Results are written whenever a group of seeds is finished. The deadline ends a group between
+        two chunks of steps; its state is kept.
         """
-        if budget is not None and budget <= 0:
-            raise FunclError(f"The budget must be a positive time, not {budget} seconds.")
-        deadline = Deadline(budget)
+        deadline = deadline or Deadline(None)
         keys = {run: cell_key(self.runner(run, self.numbers[:1])) for run in runs}
         cheap_first = sorted(runs, key=self.work)
         groups = [
@@ -248,12 +248,19 @@ class Bench:
         parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         return all_steps(runner) * parameters
 
-    def draw(self, status: Status, path: Path) -> Path:
-        """The toy figure, of the first group of seeds' first member, over its kept states."""
+    def draw(self, status: Status, path: Path, deadline: Deadline) -> list[Path]:
+        """The toy figure of the first seed that is done, from the states of the seeds it ran with.
+
+        States that are kept no longer are trained again, if the deadline leaves the time.
+        """
         from funcl.experiments.toy import draw_toy
 
-        runner = self.runner(status.run, self.numbers[: self.group])
-        return draw_toy(runner, self.store, path)
+        key = cell_key(self.runner(status.run, self.numbers[:1]))
+        cell = self.store.cell(key, status.done[0])
+        assert cell is not None
+        runner = self.runner(status.run, cell.settings["measured"]["seeds_together"])
+        drawn = draw_toy(runner, self.store, path, cell.seeds[0], deadline)
+        return [path] if drawn else []
 
     def _group(self, run: Run, numbers: tuple[int, ...], key: str, deadline: Deadline) -> bool:
         """Run some seeds in one program; whether they got to the end in time."""
@@ -274,7 +281,7 @@ class Bench:
             "training": to_plain(run.training),
             "measured": {
                 "peak_memory": runner.engine.peak_bytes or None,
-                "seeds_together": len(numbers),
+                "seeds_together": list(numbers),
                 "command": command(),
                 **circumstances(),
             },
@@ -285,7 +292,7 @@ class Bench:
         return True
 
     def _note_pace(self, run: Run, runner: Runner, snapshot: Snapshot) -> None:
-        done = sum(sum(steps_of(runner, stage)) for stage in range(snapshot.stage))
+        done = sum(sum(runner.steps(stage)) for stage in range(snapshot.stage))
         if snapshot.report is not None:
             done += snapshot.report.step
         if done:
@@ -326,6 +333,8 @@ class Deadline:
     """Says after every chunk of steps whether the next one would end too late."""
 
     def __init__(self, seconds: float | None):
+        if seconds is not None and seconds <= 0:
+            raise FunclError(f"The budget must be a positive time, not {seconds} seconds.")
         self.end = float("inf") if seconds is None else time.monotonic() + seconds
         self.slowest_start = 0.0  # from the beginning of a group to its first chunk: compiling
         self.begin()
@@ -351,15 +360,17 @@ class Deadline:
 
 def all_steps(runner: Runner) -> int:
     """How many optimiser steps a run takes."""
-    return sum(sum(steps_of(runner, stage)) for stage in range(len(runner.stages)))
+    return sum(sum(runner.steps(stage)) for stage in range(len(runner.stages)))
 
 
 def joint_account(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One account of several cells' circumstances: the largest numbers, all different texts."""
     first = measured[0]
     joint = dict(first)
-    for name in ("peak_memory", "seeds_together"):
-        joint[name] = max((m[name] for m in measured if m[name] is not None), default=None)
+    joint["peak_memory"] = max(
+        (m["peak_memory"] for m in measured if m["peak_memory"] is not None), default=None
+    )
+    joint["seeds_together"] = max(len(m["seeds_together"]) for m in measured)
     for name in ("commit", "hardware", "command"):
         texts = dict.fromkeys(m[name] for m in measured if m[name] is not None)
         joint[name] = "; ".join(texts) if texts else None

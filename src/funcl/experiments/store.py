@@ -2,9 +2,8 @@
 
 A cell is one sequence, method, variant and seed; its history lies under a hash of all its settings.
 A state is what training has changed by the end of a task. It lies under a hash of the settings that
-the tasks so far have read, so runs which share their first tasks share the work. Fields say by
-`first_read` in their metadata at which task they are read first: 1 unless said otherwise, and
-None where no training reads them.
+the tasks so far have read, so runs which share their first tasks share the work. What goes into
+these hashes is decided in identity.py.
 
 A state is kept when its task is trained and before it is finished, because finishing (choosing a
 coreset, say) reads settings of the next task. What begins and finishes a task is repeated on the
@@ -13,31 +12,24 @@ way back; it costs little. Within a task, the state is kept where a run has to s
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from funcl.config import to_plain
 from funcl.errors import FunclError
 from funcl.evaluate.history import SCORES, History
-from funcl.tasks.sequence import TaskSequence
+from funcl.experiments.identity import state_key
 from funcl.tasks.sources import cache_folder
 from funcl.train import checkpoint
 from funcl.train.engine import Learned, Position
 from funcl.train.run import Runner, Snapshot
-from funcl.train.training import Training
 
-# To be raised whenever the same settings come to mean other numbers.
-SEMANTICS = 1
 LIMIT = 2 * 2**30  # bytes of states; the least recently used go first
 
 
@@ -140,67 +132,17 @@ class Store:
 
     def _make_room(self) -> None:
         """Remove the states that were used least recently until the others fit."""
-        folders = sorted(self.states.iterdir(), key=lambda folder: folder.stat().st_mtime)
-        sizes = [sum(file.stat().st_size for file in folder.iterdir()) for folder in folders]
-        for folder, size in zip(folders, list(sizes), strict=True):
-            if sum(sizes) <= self.limit:
+        found = []
+        for folder in self.states.iterdir():
+            with suppress(OSError):  # another process may be removing it too
+                size = sum(file.stat().st_size for file in folder.iterdir())
+                found.append((folder.stat().st_mtime, size, folder))
+        total = sum(size for _, size, _ in found)
+        for _, size, folder in sorted(found):
+            if total <= self.limit:
                 return
             shutil.rmtree(folder, ignore_errors=True)
-            sizes.remove(size)
-
-
-def cell_key(runner: Runner) -> str:
-    """A hash of all that a cell's numbers depend on, its seed aside."""
-    engine = runner.engine
-    return _hash(
-        {
-            **_identity(runner),
-            "method": to_plain(engine.method),
-            "training": to_plain(engine.training),
-            "evaluate": runner.evaluate,
-        }
-    )
-
-
-def state_key(runner: Runner, stage: int) -> str:
-    """A hash of all that the state at the end of a stage (from 0) depends on."""
-    engine = runner.engine
-    return _hash(
-        {
-            **_identity(runner),
-            "method": read_by(engine.method, stage + 1),
-            "training": paces(engine.training, stage, engine.method.always_first),
-            "seeds": engine.seeds.numbers,
-            "stage": stage,
-        }
-    )
-
-
-def read_by(value: Any, task: int) -> Any:
-    """The settings that have been read when a task (from 1) is trained, as plain values.
-
-    >>> from funcl.methods import SFSVI
-    >>> "coreset_size" in read_by(SFSVI(), 1), "coreset_size" in read_by(SFSVI(), 2)
-    (False, True)
-    """
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return to_plain(value)
-    read = {"type": type(value).__name__}
-    for field in dataclasses.fields(value):
-        first = field.metadata.get("first_read", 1)
-        if first is not None and first <= task:
-            read[field.name] = read_by(getattr(value, field.name), task)
-    return read
-
-
-def paces(training: Training, stage: int, always_first: bool) -> dict[str, Any]:
-    """The settings of training as the stages up to this one read them."""
-    read = read_by(training, stage + 1)
-    for name in ("epochs", "learning_rate", "first_epochs", "first_learning_rate"):
-        read.pop(name)
-    stages = [0 if always_first else s for s in range(stage + 1)]
-    read["paces"] = [(training.epochs_of(s), training.rate(s)) for s in stages]
-    return read
+            total -= size
 
 
 def trained_part(runner: Runner, learned: Learned) -> tuple[Any, ...]:
@@ -215,16 +157,9 @@ def enters(runner: Runner) -> bool:
     return any(phase.enter is not None for phase in runner.engine.phases)
 
 
-def steps_of(runner: Runner, stage: int) -> list[int]:
-    """How many steps each phase of a stage takes."""
-    size = sum(len(runner.sequence[task].y_train) for task in runner.stages[stage])
-    task: Any = SimpleNamespace(stage=stage, size=size)
-    return [runner.engine.steps(phase, task) for phase in runner.engine.phases]
-
-
 def trained_phases(runner: Runner, stage: int) -> int:
     """The number of phases up to the last one that trains."""
-    return max((n + 1 for n, steps in enumerate(steps_of(runner, stage)) if steps), default=0)
+    return max((n + 1 for n, steps in enumerate(runner.steps(stage)) if steps), default=0)
 
 
 def split(history: History) -> list[History]:
@@ -256,31 +191,3 @@ def joined(histories: list[History]) -> History:
             for name in (*SCORES, "bins")
         },
     )
-
-
-def fingerprint(sequence: TaskSequence) -> str:
-    """A hash of the sequence's labels, orders and shapes: it differs where its data do."""
-    digest = hashlib.sha256()
-    for task in sequence:
-        for array in (task.y_train, task.y_test, task.x_train[:1], task.x_test[:1]):
-            digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        if task.permutation is not None:
-            digest.update(task.permutation.tobytes())
-    return digest.hexdigest()
-
-
-def _identity(runner: Runner) -> dict[str, Any]:
-    sequence = runner.sequence
-    return {
-        "semantics": SEMANTICS,
-        "sequence": [sequence.name, sequence.heads, sequence.split, sequence.scale],
-        "columns": [task.columns for task in sequence],
-        "data": fingerprint(sequence),
-        "network": to_plain(runner.problem.network),
-        "vary": sorted(runner.engine.seeds.vary),
-        "data_seed": runner.engine.seeds.data_seed,
-    }
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]

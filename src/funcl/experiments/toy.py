@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +23,19 @@ STEP = 0.25  # of the grid
 MARGIN_BELOW, MARGIN_ABOVE = 1.0, (3.0, 1.5)
 
 
-def draw_toy(runner: Runner, store: Store, path: Path) -> Path:
-    """Write the figure of the runner's first seed, and return its path.
+def draw_toy(
+    runner: Runner,
+    store: Store,
+    path: Path,
+    seed: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Write the figure of one of the runner's seeds, unless `stop` ends the training before.
 
     Class probabilities are averaged over the same 50 weight draws everywhere. States that the store
     keeps are not trained again.
     """
+    place = runner.engine.seeds.numbers.index(seed)
     sequence = runner.sequence
     points = shown_points(sequence)
     x, y = grid(points[0][0])
@@ -35,11 +43,14 @@ def draw_toy(runner: Runner, store: Store, path: Path) -> Path:
     method = replace(runner.engine.method, prediction="probabilities", prediction_draws=DRAWS)  # pyright: ignore[reportCallIssue]
     painter = Engine(runner.problem, method, runner.engine.training, runner.engine.seeds)
     panels = []
-    for snapshot in store.advance(runner):
+    for snapshot in store.advance(runner, stop):
         if snapshot.report is None:
             stage = snapshot.stage - 1
-            p, _ = painter.predict(snapshot.learned, plane, stage, runner.head(stage))
-            panels.append(p[0, :, 1].reshape(len(y), len(x)))
+            state = painter.adapted(snapshot.learned, stage, runner.head(stage))
+            p, _ = painter.predict(state, plane, stage, runner.head(stage))
+            panels.append(p[place, :, 1].reshape(len(y), len(x)))
+    if len(panels) < len(sequence):
+        return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save(toy_figure(x, y, panels, points), path)
@@ -48,7 +59,7 @@ def draw_toy(runner: Runner, store: Store, path: Path) -> Path:
             f"The figure could not be written to {path} ({error.strerror}): "
             "choose a folder that may be written and has room."
         ) from error
-    return path
+    return True
 
 
 def shown_points(sequence: TaskSequence) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from funcl.checked import whole
+from funcl.checked import real, whole
 from funcl.errors import FunclError
 from funcl.memory.select import lowest, rule
 from funcl.memory.store import Memory
@@ -58,7 +58,9 @@ class Noise(MadeUp):
         super().__post_init__()
         if (self.low is None) != (self.high is None):
             raise FunclError("Noise needs both low and high, or neither (the range of the batch).")
-        if self.low is not None and self.high is not None and self.low >= self.high:
+        if self.low is None or self.high is None:
+            return
+        if real("Noise: low", self.low) >= real("Noise: high", self.high):
             raise FunclError(f"Noise(low={self.low}, high={self.high}): low must be below high.")
 
     def draw(self, key: Array, batch: Array, count: int) -> Array:

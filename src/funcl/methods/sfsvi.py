@@ -101,7 +101,10 @@ class SFSVI(Method):
         real("prior_variance", self.prior_variance, "a positive number", above=0)
         for setting in ("draws", "prediction_draws", "coreset_size"):
             whole(setting, getattr(self, setting))
-        low, high = (real("initial_log_variance", v) for v in self.initial_log_variance)
+        ends = self.initial_log_variance
+        if not isinstance(ends, tuple | list) or len(ends) != 2:
+            raise FunclError(f"initial_log_variance takes two numbers, low and high, not {ends!r}.")
+        low, high = (real("initial_log_variance", v) for v in ends)
         if low > high:
             raise FunclError(f"initial_log_variance goes from low to high, not {(low, high)}.")
         if isinstance(self.kl_scale, str):
@@ -246,12 +249,12 @@ class SFSVI(Method):
         parts = []
         source = self.second_context if self.second_context and slots == 1 else self.context
         finished = batch.stage
-        key, own_key = jax.random.split(keys.context)
+        slot_key, key, own_key = jax.random.split(keys.context, 3)
         if isinstance(source, Coreset):
             parts.append(self.remembered(problem, reference, source, key, finished, slots))
         else:
             assert isinstance(source, MadeUp)
-            slot, valid = shared_out(source, key, finished, slots, problem.stages)
+            slot, valid = shared_out(source, slot_key, finished, slots, problem.stages)
             x = source.draw(key, batch.x, slot.shape[0])
             parts.append(self.compared(problem, reference, x, slot, valid))
         if self.own_context is not None:
@@ -308,10 +311,14 @@ class SFSVI(Method):
     ) -> Array:
         """c Σ_j Σ_k KL_jk over valid points and the columns of their heads."""
         columns = reference.heads.columns[context.slot]
-        mean, spread_ = moments(required_network(problem), q, context.x, columns)
-        kl = kl_of_moments(mean, spread_, context.mean, context.variance)
         counted = reference.heads.valid[context.slot] & context.valid[:, None]
-        total = jnp.sum(jnp.where(counted, kl, 0))
+        # What does not count is compared as if it were equal: padding may have no variance, and a
+        # KL that is masked only afterwards would still send NaN back through its gradient.
+        m, v = moments(required_network(problem), q, context.x, columns)
+        mean, spread_ = jnp.where(counted, m, 0), jnp.where(counted, v, 1)
+        prior_mean = jnp.where(counted, context.mean, 0)
+        prior_variance = jnp.where(counted, context.variance, 1)
+        total = jnp.sum(kl_of_moments(mean, spread_, prior_mean, prior_variance))
         if not isinstance(self.kl_scale, str):
             return self.kl_scale * total
         points = jnp.maximum(jnp.sum(context.valid), 1).astype(total.dtype)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 
+from funcl.checked import seed_number
 from funcl.errors import FunclError, unknown
-from funcl.tasks.checks import check_heads, check_seed
+from funcl.tasks.checks import check_heads
 from funcl.tasks.sequence import Task, TaskSequence
 
 __all__ = ["SEQUENCES", "Recipe", "Task", "TaskSequence", "load", "names"]
@@ -70,7 +71,7 @@ def load(
         raise FunclError(f"{name} is made for heads={choice[0]!r} only; leave heads={heads!r} out.")
     heads = heads or choice[0]
     options = {"heads": heads} if len(recipe.heads) > 1 else {}
-    data_seed = check_seed(data_seed)
+    data_seed = seed_number("data_seed", data_seed)
     sequence = _maker(recipe)(*_read(recipe.datasets, data_dir), data_seed=data_seed, **options)
     # The same tasks carry the same name, however they were asked for.
     names_by_heads = {target: alias for alias, target in ALIASES.items()}

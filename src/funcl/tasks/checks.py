@@ -1,7 +1,6 @@
 """Checks of arrays from outside; each failure is one sentence: what, where, what to do."""
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,6 @@ def check_heads(heads: object) -> str:
     if heads not in HEADS:
         raise unknown("kind of heads", heads, HEADS)
     return str(heads)
-
-
-def check_seed(seed: Any, what: str = "data_seed") -> int:
-    """Return `seed` as a plain integer that every generator takes."""
-    try:
-        value = operator.index(seed)
-    except TypeError:
-        value = -1
-    if not 0 <= value < 2**32 or isinstance(seed, bool):
-        raise FunclError(f"{what} must be a whole number from 0 to 2**32 - 1, not {seed!r}.")
-    return value
 
 
 def check_scale(scale: Any) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from funcl.checked import seed_number
 from funcl.errors import FunclError
 from funcl.tasks import checks
 
@@ -85,7 +86,7 @@ class TaskSequence:
         >>> sequence[1].classes, sequence[1].columns, sequence[1].y_train.tolist()
         (('cat', 'dog'), (2, 3), [2, 3, 2, 3])
         """
-        heads, data_seed = checks.check_heads(heads), checks.check_seed(data_seed)
+        heads, data_seed = checks.check_heads(heads), seed_number("data_seed", data_seed)
         given = _unpack(tasks)
         labels = _name_tasks(names, len(given))
         inputs, default_scale = _check_all_inputs(given, labels)
@@ -137,7 +138,7 @@ class TaskSequence:
         and never all. The same seed holds the same rows out. Tasks that share their arrays share
         the smaller ones too.
         """
-        seed = checks.check_seed(seed, "seed")
+        seed = seed_number("seed", seed)
         if not isinstance(fraction, Real) or not 0 < fraction < 1:
             raise FunclError(f"fraction must lie between 0 and 1, not {fraction!r}.")
         divided: dict[tuple[int, int], dict[str, np.ndarray]] = {}

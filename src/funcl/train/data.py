@@ -57,13 +57,16 @@ class Shelf:
         """The array with rows of zeros behind it."""
         key = id(array), rows
         if key not in self._kept:
-            filled = np.zeros((rows, *array.shape[1:]), array.dtype)
-            filled[: len(array)] = array
-            self._kept[key] = (
-                array,
-                jnp.asarray(filled),
-            )  # the array is kept so that its id stays its own
+            # The array is kept so that its id stays its own.
+            self._kept[key] = array, padded(array, rows)
         return self._kept[key][1]
+
+
+def padded(array: np.ndarray, rows: int) -> jnp.ndarray:
+    """The array on the device, with rows of zeros behind it."""
+    filled = np.zeros((rows, *array.shape[1:]), array.dtype)
+    filled[: len(array)] = array
+    return jnp.asarray(filled)
 
 
 def stage_data(
@@ -79,25 +82,27 @@ def stage_data(
         [columns_of(sequence, s) for s in stages], problem.stages, problem.head_width
     )
     if len(tasks) == 1:
-        x, y, permutation = tasks[0].x_train, tasks[0].y_train, tasks[0].permutation
-        group = np.zeros(len(y), np.int32)
+        size, permutation = len(tasks[0].y_train), tasks[0].permutation
+        x = shelf.padded(tasks[0].x_train, problem.rows)
+        y = shelf.padded(tasks[0].y_train, problem.rows)
+        group = np.zeros(size, np.int32)
     else:
         # Tasks trained together may permute differently, so they are laid out as they are seen.
-        x = np.concatenate([seen_inputs(task) for task in tasks])
-        y = np.concatenate([task.y_train for task in tasks])
-        permutation = None
+        size, permutation = sum(len(task.y_train) for task in tasks), None
+        x = padded(np.concatenate([seen_inputs(task) for task in tasks]), problem.rows)
+        y = padded(np.concatenate([task.y_train for task in tasks]), problem.rows)
         group = np.repeat(np.arange(len(tasks), dtype=np.int32), [len(t.y_train) for t in tasks])
     masks = np.zeros((len(tasks), problem.outputs), bool)
     for row, task in enumerate(tasks):
         masks[row, list(task.columns)] = True
     return TaskData(
-        x=shelf.padded(x, problem.rows),
-        y=shelf.padded(y, problem.rows),
-        size=jnp.int32(len(y)),
+        x=x,
+        y=y,
+        size=jnp.int32(size),
         stage=jnp.int32(number),
         heads=heads,
         masks=jnp.asarray(masks),
-        group=shelf.padded(group, problem.rows),
+        group=padded(group, problem.rows),
         permutation=None if permutation is None else jnp.asarray(permutation),
     )
 

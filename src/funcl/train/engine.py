@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from funcl.errors import FunclError
 from funcl.evaluate.scores import Scores, score
 from funcl.protocol import (
     Head,
@@ -28,7 +29,7 @@ from funcl.protocol import (
 )
 from funcl.train.programs import Layout, Program, keep_compilations
 from funcl.train.steps import Learned, survivors, take_steps
-from funcl.train.training import Seeds, Training
+from funcl.train.training import Seeds, Training, check_precision
 
 PyTree = Any
 EVALUATION_ROWS = 1000  # test examples in memory at once
@@ -61,6 +62,7 @@ class Engine:
     """One problem, one method, one set of seeds."""
 
     def __init__(self, problem: Problem, method: Method, training: Training, seeds: Seeds):
+        check_precision(training)
         keep_compilations()
         self.problem, self.method, self.training, self.seeds = problem, method, training, seeds
         strategy = chosen_strategy(problem) if training.seed_axis == "auto" else training.seed_axis
@@ -69,6 +71,9 @@ class Engine:
         self.order_key = self.layout.place(seeds.order_key(), seeded=False)
         self.transformation = method.optimiser() or training.transformation()
         self.phases = method.phases()
+        names = [phase.name for phase in self.phases]
+        if len(set(names)) < len(names):
+            raise FunclError(f"{method.name} must give each of its phases a name, not {names}.")
         self.programs: dict[str, Program] = {}
 
     # ------------------------------------------------------------------ what the caller does
@@ -114,13 +119,13 @@ class Engine:
         padded = jax.tree.map(lambda a: np.concatenate([a, *[a[-1:]] * more]), tree)
         return self.layout.place(padded, seeded=True)
 
-    def steps(self, phase: Phase, task: TaskData) -> int:
-        """How many steps a phase takes on a task."""
-        stage = self._pace(task)
+    def steps(self, phase: Phase, stage: int, size: int) -> int:
+        """How many steps a phase takes on a stage with `size` examples."""
+        stage = self._pace(stage)
         if phase.first_only and stage > 0:
             return 0
         epochs = phase.epochs or self.training.epochs_of(stage)
-        return epochs * max(1, (int(task.size) - phase.withheld) // self.problem.batch_size)
+        return epochs * max(1, (size - phase.withheld) // self.problem.batch_size)
 
     def train(
         self, learned: Learned, reference: PyTree, task: TaskData, position: Position = START
@@ -130,7 +135,7 @@ class Engine:
         for number in range(position.phase, len(self.phases)):
             phase = self.phases[number]
             step = position.step if number == position.phase else 0
-            steps = self.steps(phase, task)
+            steps = self.steps(phase, int(task.stage), int(task.size))
             if step == 0 and steps:
                 learned = self._enter(learned, reference, task, number)
             while step < steps:
@@ -180,16 +185,19 @@ class Engine:
             "score",
             score_one,
             [True, True, False, False, False],
-            self._adapted(learned, stage, head),
+            self.adapted(learned, stage, head),
             self.keys,
             *self.layout.place((test, jnp.int32(stage), head), seeded=False),
         )
         return self.kept(scores)
 
     def predict(
-        self, learned: Learned, x: Array, stage: int, head: Head
+        self, state: State, x: Array, stage: int, head: Head
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-        """Class probabilities [seeds, examples, outputs], and the function's moments if any."""
+        """Class probabilities [seeds, examples, outputs], and the function's moments if any.
+
+        The state comes from `adapted`, once for however many pieces the inputs come in.
+        """
 
         def predict(state: State, keys: Keys, x: Array, stage: Array, head: Head) -> PyTree:
             inputs = self.problem.inputs(x)
@@ -200,7 +208,7 @@ class Engine:
             "predict",
             predict,
             [True, True, False, False, False],
-            self._adapted(learned, stage, head),
+            state,
             self.keys,
             *self.layout.place((x, jnp.int32(stage), head), seeded=False),
         )
@@ -218,9 +226,9 @@ class Engine:
 
     # ------------------------------------------------------------------ how it is done
 
-    def _pace(self, task: TaskData) -> int:
-        """The stage whose number of epochs and learning rate a task is trained with."""
-        return 0 if self.method.always_first else int(task.stage)
+    def _pace(self, stage: int) -> int:
+        """The stage with whose number of epochs and learning rate a stage is trained."""
+        return 0 if self.method.always_first else stage
 
     def _start_one(self, keys: Keys) -> tuple[State, PyTree]:
         state = self.method.init(self.problem, keys)
@@ -238,7 +246,7 @@ class Engine:
     def _run(self, name: str, function: Any, seeded: list[bool], *arguments: PyTree) -> PyTree:
         if name not in self.programs:
             mapped = self.layout.over_seeds(function, seeded)
-            self.programs[name] = Program(name, mapped, self.training.products)
+            self.programs[name] = Program(mapped, self.training.products)
         return self.programs[name](*arguments)
 
     def _enter(self, learned: Learned, reference: PyTree, task: TaskData, number: int) -> Learned:
@@ -290,6 +298,8 @@ class Engine:
             order_key = jax.random.fold_in(order_key, task.stage)
             return self._steps(phase, learned, reference, keys, task, order_key, first, count, rate)
 
+        pace = self._pace(int(task.stage))
+        rate = jnp.asarray(self.training.rate(pace), self.problem.dtype)
         learned, (loss, penalty, accuracy) = self._run(
             f"chunk {phase.name}",
             chunk,
@@ -299,14 +309,7 @@ class Engine:
             self.keys,
             task,
             self.order_key,
-            *self.layout.place(
-                (
-                    jnp.int32(step),
-                    jnp.int32(count),
-                    jnp.asarray(self.training.rate(self._pace(task)), self.problem.dtype),
-                ),
-                seeded=False,
-            ),
+            *self.layout.place((jnp.int32(step), jnp.int32(count), rate), seeded=False),
         )
         values = self.kept((loss, penalty, accuracy, learned.alive))
         return learned, Report(phase.name, step + count, steps, *values)
@@ -316,7 +319,7 @@ class Engine:
             self.problem, self.transformation, self.training.reshuffle, phase, *arguments
         )
 
-    def _adapted(self, learned: Learned, stage: int, head: Head) -> State:
+    def adapted(self, learned: Learned, stage: int, head: Head) -> State:
         """The state that predicts: a copy trained on recalled data, if the method adapts."""
         phase = self.method.adaptation
         if phase is None:
@@ -328,8 +331,8 @@ class Engine:
             state, task, reference = self.method.recall(self.problem, state, stage, head)
             fresh = Learned(state, self.transformation.init(state.trainable), jnp.array(True))
             epochs = phase.epochs or self.training.epochs
-            count = epochs * max(1, task.x.shape[0] // self.problem.batch_size)
-            first, count = jnp.int32(0), jnp.int32(count)
+            rounds = jnp.maximum(1, task.size // self.problem.batch_size)
+            first, count = jnp.int32(0), (epochs * rounds).astype(jnp.int32)
             reference = jax.lax.stop_gradient(reference)
             keys = keys.fold(stage)
             adapted, _ = self._steps(

@@ -70,8 +70,7 @@ def _one_after_the_other(function: Callable, seeded: Sequence[bool]) -> Callable
 class Program:
     """A function that is compiled for each shape of its arguments, with the time that this took."""
 
-    def __init__(self, name: str, function: Callable, products: str = "highest"):
-        self.name = name
+    def __init__(self, function: Callable, products: str = "highest"):
         self.products = products  # the precision of matrix products
         self.traces = 0
         self.compile_seconds = 0.0

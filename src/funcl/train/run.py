@@ -61,6 +61,11 @@ class Runner:
                 f"{method.name} cannot learn {sequence.name} with {sequence.heads} heads; "
                 f"it can with {' or '.join(method.scenarios)}."
             )
+        if sequence.data_seed != seeds.data_seed:
+            raise FunclError(
+                f"{sequence.name} was made with data_seed={sequence.data_seed} and the run has "
+                f"data_seed={seeds.data_seed}: give both the same, so that results can name it."
+            )
         self.sequence, self.evaluate = sequence, evaluate
         self.stages = method.stages(len(sequence))
         self.problem = problem_of(
@@ -69,6 +74,7 @@ class Runner:
         method.check(self.problem, {task.name: len(task.y_train) for task in sequence})
         self.engine = Engine(self.problem, method, training, seeds)
         self.shelf = Shelf()
+        self._data: dict[int, TaskData] = {}
         self.pieces = test_pieces(sequence, EVALUATION_ROWS)
         self.blank = History.blank(
             tasks=[task.name for task in sequence],
@@ -89,11 +95,28 @@ class Runner:
 
     def data(self, stage: int) -> TaskData:
         """The training data of a stage, on the device."""
-        return stage_data(self.sequence, self.stages, stage, self.problem, self.shelf)
+        if stage not in self._data:
+            self._data[stage] = stage_data(
+                self.sequence, self.stages, stage, self.problem, self.shelf
+            )
+        return self._data[stage]
+
+    def steps(self, stage: int) -> list[int]:
+        """How many optimiser steps each phase of a stage takes."""
+        size = sum(len(self.sequence[task].y_train) for task in self.stages[stage])
+        return [self.engine.steps(phase, stage, size) for phase in self.engine.phases]
 
     def advance(self, snapshot: Snapshot) -> Iterator[Snapshot]:
-        """Train to the end, one snapshot per chunk of steps and one per finished stage."""
+        """Train to the end, one snapshot per chunk of steps and one per finished stage.
+
+        A run whose seeds have all diverged has nothing left to learn, and ends.
+        """
         while snapshot.stage < len(self.stages):
+            if len(snapshot.history.diverged) == len(snapshot.history.seeds):
+                yield Snapshot(
+                    snapshot.learned, len(self.stages), Position(), None, snapshot.history
+                )
+                return
             task = self.data(snapshot.stage)
             timer = Timer(self.engine, snapshot.history)
             if not snapshot.begun:
@@ -110,6 +133,8 @@ class Runner:
                     snapshot, learned=learned, position=position, report=report, history=history
                 )
                 yield snapshot
+                if len(history.diverged) == len(history.seeds):
+                    break
                 timer = Timer(self.engine, history)
             yield (snapshot := self.finish(snapshot, task))
 

@@ -110,8 +110,14 @@ def rows_of_step(
 
 
 def survivors(new: Learned, old: Learned, means: PyTree = ()) -> Learned:
-    """One seed's next state, or its last good one from the moment that something is not finite."""
-    checked = jax.tree.leaves((new.state.trainable, means))
-    alive = old.alive & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in checked]))
+    """One seed's next state, or its last good one from the moment that it has diverged.
+
+    Parameters and means have to be finite; what else a method carries may be infinite (a precision,
+    say) but not NaN.
+    """
+    finite = [jnp.isfinite(leaf) for leaf in jax.tree.leaves((new.state.trainable, means))]
+    rest = jax.tree.leaves((new.state.running, new.state.carried))
+    known = [~jnp.isnan(leaf) for leaf in rest if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    alive = old.alive & jnp.all(jnp.stack([jnp.all(sound) for sound in finite + known]))
     kept = jax.tree.map(lambda n, o: jnp.where(alive, n, o), new, old)
     return kept._replace(alive=alive)

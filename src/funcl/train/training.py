@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import jax
 import optax
 
-from funcl.checked import real, whole
+from funcl.checked import real, seed_number, whole
 from funcl.errors import FunclError, unknown
 from funcl.protocol import Keys
 
@@ -86,7 +86,28 @@ class Training:
         return self.first_epochs if stage == 0 and self.first_epochs else self.epochs
 
 
+def check_precision(training: Training) -> None:
+    """Refuse a precision that jax is not set up for: it would mix two, or quietly use the other."""
+    double = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if training.dtype == "float64" and not double:
+        raise FunclError(
+            "precision='float64' needs jax's double precision: call "
+            "jax.config.update('jax_enable_x64', True) at the start of the program."
+        )
+    if training.dtype == "float32" and double:
+        raise FunclError(
+            "jax's double precision is switched on: say Training(precision='float64'), or call "
+            "jax.config.update('jax_enable_x64', False)."
+        )
+
+
+def set_up_precision(training: Training) -> None:
+    """Set jax up for a training, in a program that has it to itself."""
+    jax.config.update("jax_enable_x64", training.dtype == "float64")
+
+
 SOURCES = ("init", "noise", "context")
+MOST_REPEATS = 10_000
 
 
 @dataclass(frozen=True)
@@ -103,7 +124,7 @@ class Seeds:
     def __post_init__(self) -> None:
         """Refuse no seeds, repeated seeds, and sources that do not exist."""
         for number in self.numbers:
-            whole("A seed", number, least=0)
+            seed_number("A seed", number)
         if not self.numbers:
             raise FunclError("At least one seed is needed.")
         if len(set(self.numbers)) < len(self.numbers):
@@ -118,8 +139,14 @@ class Seeds:
         if isinstance(vary, str):
             raise FunclError(f"vary is a list of sources, such as vary=[{vary!r}].")
         if isinstance(seeds, str) or not isinstance(seeds, Iterable):
-            seeds = range(whole("seeds (a number of repeats, or a list)", seeds))
-        return cls(tuple(whole("A seed", n, least=0) for n in seeds), tuple(vary), data_seed)
+            count = whole("seeds (a number of repeats, or a list)", seeds)
+            if count > MOST_REPEATS:
+                raise FunclError(
+                    f"seeds={count} would be as many repeats: ask for at most {MOST_REPEATS:,}, or "
+                    f"for the one seed by a list, seeds=[{count}]."
+                )
+            seeds = range(count)
+        return cls(tuple(seed_number("A seed", n) for n in seeds), tuple(vary), data_seed)
 
     def keys(self, padded: int) -> Keys:
         """A key for every seed and source; the axis is padded by repeating the last seed."""
