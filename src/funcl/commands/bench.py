@@ -12,11 +12,11 @@ from funcl.commands.words import say
 from funcl.errors import FunclError, unknown
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from funcl.report.tables import Cell, Table
     from funcl.tasks.sequence import TaskSequence
 
 SEEDS = (1, 10)
+STEP = ("µs/step", "floor (µs)", "ratio")
 UNITS = {"context points": "context points in a step", "parameters": "parameters", "tasks": "tasks"}
 
 
@@ -32,7 +32,7 @@ def bench(
         str, typer.Option(help="float32, or tensorfloat32 where the accelerator has it.")
     ] = "float32",
     growth: Annotated[bool, typer.Option(help="Also measure how time and memory grow.")] = True,
-    out: Annotated[Path, typer.Option(help="Folder for bench.json and the figures.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the numbers, a page and figures.")] = Path(
         "bench"
     ),
 ) -> None:
@@ -51,14 +51,16 @@ def bench(
 
     from funcl import bench as benchmark
     from funcl import tasks
-    from funcl.experiments.circumstances import circumstances
+    from funcl.experiments.circumstances import circumstances, command
+    from funcl.report.tables import to_rich
 
     for name in sequences or []:
         if name not in tasks.names():
             raise unknown("sequence", name, tasks.names())
     console = Console()
     effort = benchmark.QUICK if quick else benchmark.Effort()
-    found: dict[str, Any] = {"schema": 1, **circumstances(), "steps": [], "growth": []}
+    found: dict[str, Any] = {"schema": 1, "command": command(), **circumstances()}
+    found |= {"steps": [], "growth": []}
     out.mkdir(parents=True, exist_ok=True)
     with console.status("measuring: a program takes a while to compile"):
         for sequence in _sequences(sequences, quick):
@@ -72,9 +74,13 @@ def bench(
                 say(console, f"{point['size']:,} {point['across']}: {_brief(point)}")
             found["slopes"] = benchmark.slopes(found["growth"])
     console.print()
-    _show(found, console)
-    (out / "bench.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    written = [out / "bench.json", *_figures(found["growth"], out)]
+    measured, figures = tables(found), _figures(found["growth"], out)
+    for table in measured:
+        console.print(to_rich(table, console.width))
+        console.print()
+    written = [out / "bench.json", out / "bench.md", *figures]
+    written[0].write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    written[1].write_text(_page(found, measured, figures), encoding="utf-8")
     say(console, f"Written: {', '.join(map(str, written))}")
 
 
@@ -120,43 +126,74 @@ def _steps(
     return benchmark.bench_sequence(sequence, network, method, training, seeds, effort)
 
 
-def _show(found: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
+def tables(found: dict[str, Any]) -> list[Table]:
+    """What was measured, as tables: steps of every sequence, and how a step grows."""
+    from funcl.report.tables import Cell, Table
 
-    table = Table(box=None, pad_edge=False, title="S-FSVI, last task", title_justify="left")
-    headings = (
-        "sequence",
-        "draws",
-        "seeds",
-        "µs/step",
-        "floor",
-        "ratio",
-        "steps/s",
-        "compile",
-        "MB",
+    steps = Table(
+        "S-FSVI, a step of the last task",
+        "sequence, draws, seeds",
+        (*STEP, "steps/s", "compiling (s)", "memory (MB)", "predicting (µs/example)"),
+        tuple(
+            (
+                f"{row['sequence']}, {row['likelihood']}, {row['seeds']}",
+                (
+                    *_step_cells(row),
+                    Cell(row["steps_per_second"], decimals=0),
+                    Cell(row["compile_seconds"], decimals=1),
+                    Cell(row["peak_memory"] / 1e6, decimals=0),
+                    Cell(row["prediction_microseconds"]),
+                ),
+            )
+            for row in found["steps"]
+        ),
     )
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("sequence", "draws") else "right")
-    for row in found["steps"]:
-        table.add_row(
-            row["sequence"], row["likelihood"], str(row["seeds"]),
-            f"{row['microseconds_per_step']:,.0f}", f"{row['floor_microseconds']:,.0f}",
-            f"{row['ratio_to_floor']:.2f}", f"{row['steps_per_second']:,.0f}",
-            f"{row['compile_seconds']:.1f} s", f"{row['peak_memory'] / 1e6:,.0f}",
-        )  # fmt: skip
-    console.print(table)
-    console.print()
-    for row in found["steps"]:
-        console.print(
-            f"predicting, {row['sequence']}, {row['likelihood']}, {row['seeds']} seeds: "
-            f"{row['prediction_microseconds']:.2f} µs per example",
-            highlight=False,
-        )  # fmt: skip
-    for across, slope in found.get("slopes", {}).items():
-        console.print(
-            f"growth with {across}: time ~ n^{slope['time']:.2f}, memory ~ n^{slope['memory']:.2f}",
-            highlight=False,
+    grown = [
+        Table(
+            f"A step against {UNITS[across]}: time ~ n^{slope['time']:.2f}, "
+            f"memory ~ n^{slope['memory']:.2f}",
+            across,
+            (*STEP, "memory (MB)"),
+            tuple(
+                (
+                    f"{point['size']:,}",
+                    (*_step_cells(point), Cell(point["chunk_memory"] / 1e6, decimals=1)),
+                )
+                for point in found["growth"]
+                if point["across"] == across
+            ),
         )
+        for across, slope in found.get("slopes", {}).items()
+    ]
+    return [steps, *grown]
+
+
+def _step_cells(row: dict[str, Any]) -> tuple[Cell, ...]:
+    from funcl.report.tables import Cell
+
+    return (
+        Cell(row["microseconds_per_step"], decimals=0),
+        Cell(row["floor_microseconds"], decimals=0),
+        Cell(row["ratio_to_floor"]),
+    )
+
+
+def _page(found: dict[str, Any], measured: list[Table], figures: list[Path]) -> str:
+    """The page beside bench.json."""
+    from funcl.report.tables import to_markdown
+
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    commit = f", commit {found['commit']}" if found["commit"] else ""
+    parts = [
+        "# How fast a step is",
+        f"Written by `{found['command']}` on {found['hardware']}; {versions}{commit}.",
+        "Times are minima over repeats. The floor is the time of the step's bare matrix products, "
+        "measured in turns with the step in the same process, and the ratio is step to floor. "
+        "Exponents of context points leave out the sizes below 100, where the data term dominates.",
+        *(to_markdown(table).rstrip() for table in measured),
+        *(f"![{path.stem}]({path.name})" for path in figures),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _figures(points: list[dict[str, Any]], out: Path) -> list[Path]:

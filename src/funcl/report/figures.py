@@ -158,8 +158,9 @@ def toy_figure(
     """
     from matplotlib.ticker import MaxNLocator
 
-    number = len(probabilities)
-    figure, panels = _panels(number, width=2.3 * number + 0.8, height=2.75, grid=False)
+    number, shape = len(probabilities), (y[-1] - y[0]) / (x[-1] - x[0])
+    height = 0.7 + 2.15 * float(shape)  # so that the panels fill it
+    figure, panels = _panels(number, width=2.3 * number + 0.8, height=height, grid=False)
     contours = None
     for task, axes in enumerate(panels):
         contours = axes.contourf(
