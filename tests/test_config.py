@@ -76,7 +76,7 @@ NAMESAKE = dataclass(frozen=True)(type("SFSVI", (Method,), {"__module__": __name
 def test_what_is_no_part_of_the_library_is_told_by_its_full_name(value):
     plain = json.loads(json.dumps(to_plain(value)))
     assert not is_storable(plain)
-    with pytest.raises(FunclError, match="There is no type of settings"):
+    with pytest.raises(FunclError, match="is no known type of settings"):
         from_plain(plain)
 
 
@@ -88,11 +88,11 @@ def test_the_full_name_tells_foreign_things_apart():
 @pytest.mark.parametrize(
     ("plain", "text"),
     [
-        ({"type": "SFSV"}, "no type of settings 'SFSV'; did you mean 'SFSVI'"),
+        ({"type": "SFSV"}, "'SFSV' is no known type of settings; did you mean 'SFSVI'"),
         ({"type": "SFSVI", "strength": 1}, "stored settings of SFSVI do not fit: .*strength"),
         ({"type": "Training", "epochs": 0}, "epochs must be a whole number of at least 1"),
         ({"type": "MLP"}, "stored settings of MLP do not fit: .*hidden"),
-        ({"type": ["MLP"]}, "no type of settings"),
+        ({"type": ["MLP"]}, "is no known type of settings"),
     ],
 )
 def test_settings_that_do_not_fit(plain, text):

@@ -13,6 +13,7 @@ from funcl.memory.context import Coreset, Noise
 from funcl.methods import SFSVI, FineTune, Joint
 from funcl.networks import Foreign
 from funcl.prediction import Prediction
+from funcl.tasks import TaskSequence
 from funcl.train import checkpoint
 
 TRAINING = Training(epochs=5, batch_size=8, learning_rate=0.05, chunk=10)
@@ -122,7 +123,7 @@ def test_mean_and_variance_are_those_of_the_mixture(named):
     x, _ = data(0)
     p = named.predict(x)
     progress = named._progress
-    _, (means, variances) = progress.predict(x, progress.lessons[-1])
+    means, variances = progress.moments(x, progress.lessons[-1])
     np.testing.assert_allclose(p.mean, (means[0] + means[1]) / 2, rtol=1e-5)
     square = (variances + means**2).mean(0)
     np.testing.assert_allclose(p.variance, square - p.mean**2, rtol=1e-3, atol=1e-5)
@@ -337,7 +338,12 @@ BAD_FITS = {
     "one class": (X, 0 * Y, "a", "shows only the class 0, and a head needs two"),
     "other classes": (X, Y + 5, "month 0", "give the new classes a task name of their own"),
     "other features": (X[:, :2], Y, "a", "all tasks go through one network"),
-    "another dtype": (X.astype(np.int16), Y, "a", "int16 and the earlier ones were float32"),
+    "another dtype": (
+        X.astype(np.int16),
+        Y,
+        "a",
+        "int16 with the scale 1 and the earlier",
+    ),
     "a number as a name": (X, Y, 3, "name of a task must be a string with some text, not 3"),
     "no name": (X, Y, "", "name of a task must be a string with some text, not ''"),
 }
@@ -351,19 +357,58 @@ def test_bad_data_change_nothing(numbered, x, y, task, text):
     assert numbered.tasks == tasks
 
 
+def test_a_task_smaller_than_the_coreset_is_refused_and_changes_nothing(named):
+    learner, few = again(named), METHOD.coreset_size - 1
+    labels = np.resize(NAMES[:2], few)
+    text = refused(lambda: learner.fit(X[:few], labels, task="march"))
+    assert f"coreset_size=4 is larger than task 'march' with its {few} examples" in text
+    assert learner._progress is named._progress
+    known = learner.tasks[0]
+    learner.fit(X[:few], labels, task=known)  # a known task is remembered already
+    assert learner._progress.lessons[-1].task == known
+
+
 @pytest.mark.parametrize(
-    ("method", "text"),
+    ("setting", "text"),
     [
-        (replace(METHOD, coreset_size=25), "coreset_size=25 is larger than task 'march'"),
-        (replace(METHOD, prior_variance=-1.0), "prior_variance must be a positive number, not -1"),
-        (replace(METHOD, draws=0), "draws must be a whole number of at least 1, not 0"),
+        ({"prior_variance": -1.0}, "prior_variance must be a positive number, not -1"),
+        ({"draws": 0}, "draws must be a whole number of at least 1, not 0"),
+        ({"context": "Coreset"}, "context must be a source of context points"),
     ],
 )
-def test_impossible_settings_change_nothing(named, method, text):
-    learner = again(named)
-    learner.method = method
-    assert text in refused(lambda: learner.fit(X, NAMES[Y], task="march"))
-    assert learner._progress is named._progress
+def test_impossible_settings_are_refused_as_they_are_made(setting, text):
+    assert text in refused(lambda: SFSVI(**setting))
+
+
+def test_nothing_to_predict_is_an_empty_prediction(named):
+    p = named.predict(X[:0])
+    assert p.probs.shape == (0, 3)
+    assert p.mean.shape == p.variance.shape == (0, 3)
+
+
+def test_settings_of_a_learner_stay(named):
+    with pytest.raises(AttributeError):
+        named.training = TRAINING
+
+
+def test_the_scale_of_inputs_stays():
+    bits, y = (X > 0), Y
+    learner = Learner(MLP([4]), FineTune(), TRAINING, heads="multi")
+    learner.fit(bits, y, task="a")
+    assert "uint8 with the scale 0.003922 and the earlier ones were uint8 with 1" in refused(
+        lambda: learner.predict(255 * bits.astype(np.uint8), task="a")
+    )
+    counts = Learner(MLP([4]), FineTune(), TRAINING, heads="multi", scale=0.5)
+    counts.fit(2 * bits.astype(np.uint8), y, task="a")
+    assert_same_predictions(
+        learner.predict(bits, task="a"), counts.predict(2 * bits.astype(np.uint8), task="a")
+    )
+
+
+def test_run_refuses_what_is_no_sequence_and_what_would_be_lost(named):
+    assert "run learns a TaskSequence and not list" in refused(lambda: again(named).run([(X, Y)]))
+    sequence = TaskSequence.from_arrays([(X, Y, X, Y)], heads="single")
+    assert "has learnt" in refused(lambda: again(named).run(sequence))
 
 
 def test_labels_outside_a_single_head(named):
@@ -402,7 +447,6 @@ BAD_QUESTIONS = {
         lambda learner: learner.predict(X.astype(int), task="month 0"),
         "earlier ones were float32",
     ),
-    "empty": (lambda learner: learner.predict(X[:0], task="month 0"), "x is empty"),
     "NaN": (
         lambda learner: learner.predict(X * np.nan, task="month 0"),
         "hold NaN or infinite values",

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from funcl import MLP, Training
+from funcl.disk import locked
 from funcl.errors import FunclError
 from funcl.memory.context import Coreset, Noise
 from funcl.methods import SFSVI
 from funcl.report import load_run
-from funcl.runfolder import held, run_in_folder
+from funcl.runfolder import run_in_folder
 from funcl.tasks import TaskSequence
 from funcl.train.run import Runner
 from funcl.train.training import SOURCES, Seeds
@@ -83,7 +84,7 @@ def test_a_run_folder_holds_the_whole_account(whole):
 def test_a_resumed_run_is_the_unbroken_run_bit_by_bit(runner, whole, tmp_path, stop_after):
     assert run_in_folder(runner, tmp_path, stop=after(stop_after)) is None
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "running"
-    history = run_in_folder(runner, tmp_path, resume=True)
+    history = run_in_folder(runner, tmp_path, resume=True).history
     expected = load_run(whole).history
     for name in ("accuracy", "nll", "bins"):
         assert np.array_equal(getattr(history, name), getattr(expected, name), equal_nan=True)
@@ -119,10 +120,10 @@ def test_within_a_task_there_is_a_checkpoint_every_so_often(runner, tmp_path):
 
 def test_a_finished_run_is_not_run_again(runner, whole):
     before = state(whole)
-    history = run_in_folder(
+    snapshot = run_in_folder(
         runner, whole, resume=True, watch=lambda s: (s.report, s.stage) == (None, 3) or 1 / 0
     )
-    assert history is not None
+    assert snapshot is not None
     assert state(whole) == before
 
 
@@ -137,14 +138,14 @@ def test_other_settings_are_named(sequence, whole):
 
 
 def test_a_folder_that_is_held_is_refused(runner, tmp_path):
-    with held(tmp_path), pytest.raises(FunclError, match="Another process is writing"):
+    with locked(tmp_path), pytest.raises(FunclError, match="Another process is writing"):
         run_in_folder(runner, tmp_path)
     assert not (tmp_path / "run.json").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_named(runner, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(FunclError, match=r"file/run cannot be written"):
+    with pytest.raises(FunclError, match=r"file/run could not be written"):
         run_in_folder(runner, tmp_path / "file" / "run")
 
 
@@ -156,7 +157,7 @@ def test_a_full_disk_is_named_and_the_checkpoint_survives(runner, whole, tmp_pat
         (tmp_path / "log.jsonl").unlink(missing_ok=True)
         (tmp_path / "log.jsonl").symlink_to("/dev/full")
 
-    with pytest.raises(FunclError, match=r"log\.jsonl cannot be written \(No space left"):
+    with pytest.raises(FunclError, match=r"log\.jsonl could not be written \(No space left"):
         run_in_folder(runner, tmp_path, resume=True, watch=fill)
     (tmp_path / "log.jsonl").unlink()
     run_in_folder(runner, tmp_path, resume=True)

@@ -55,7 +55,7 @@ def test_one_compilation_of_each_program_per_doubling(stream):
     traces = Counter()
     for engine in engines:
         traces.update({name: program.traces for name, program in engine.programs.items()})
-    assert set(traces) == {"start", "begin", "chunk fit", "end", "predict"}
+    assert set(traces) == {"start", "begin", "chunk fit", "end", "predict", "moments"}
     assert max(traces.values()) <= math.ceil(math.log2(TASKS)) + 1
     assert len(engines) == 3  # room for 4, 8 and 16 tasks
 
@@ -85,11 +85,12 @@ def test_growth_keeps_columns_moments_and_memory_to_the_bit(stream):
 
 def test_growth_changes_no_prediction(stream):
     before, after = stream.progress[3], stream.progress[4]
-    grown = SimpleNamespace(engine=after.engine, learned=grow(before.learned, after.engine))
+    learned = grow(before.learned, after.engine)
+    grown = replace(before, engine=after.engine, learned=learned)
     for lesson in before.lessons:
         x = data(lesson.stage)[0]
-        old, (old_mean, old_variance) = before.predict(x, lesson)
-        new, (new_mean, new_variance) = type(before).predict(grown, x, lesson)
+        old, (old_mean, old_variance) = before.predict(x, lesson), before.moments(x, lesson)
+        new, (new_mean, new_variance) = grown.predict(x, lesson), grown.moments(x, lesson)
         np.testing.assert_allclose(new_mean, old_mean, atol=1e-6)
         np.testing.assert_allclose(new_variance, old_variance, rtol=1e-4)
         assert np.all(new[..., old.shape[-1] :] == 0)
@@ -192,12 +193,12 @@ def test_inputs_take_the_earlier_shape(stream):
         Lesson("a", (0, 1), (0, 1), 0, p) for p in (None, np.array([2, 0, 1], np.int32))
     )
     x = np.arange(6, dtype=np.float32).reshape(2, 1, 3)
-    assert shaped(x, problem, plain).tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert shaped(x, problem, permuted).tolist() == [[2, 0, 1], [5, 3, 4]]
-    with pytest.raises(FunclError, match="float16 and the earlier ones were float32"):
-        shaped(x.astype(np.float16), problem, plain)
+    assert shaped(x, 1.0, problem, plain).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert shaped(x, 1.0, problem, permuted).tolist() == [[2, 0, 1], [5, 3, 4]]
+    with pytest.raises(FunclError, match="float16 with the scale 1 and the earlier"):
+        shaped(x.astype(np.float16), 1.0, problem, plain)
     with pytest.raises(FunclError, match=r"shape \(4,\) and the earlier ones had \(3,\)"):
-        shaped(np.zeros((2, 4), np.float32), problem, plain)
+        shaped(np.zeros((2, 4), np.float32), 1.0, problem, plain)
 
 
 # ---------------------------------------------------------------------- after a known sequence

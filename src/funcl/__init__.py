@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from funcl import memory as memory
     from funcl import methods as methods
     from funcl import networks as networks
     from funcl import tasks as tasks
@@ -27,7 +28,7 @@ _HOMES = {
     "Training": "funcl.train.training",
     "preset": "funcl.experiments.presets",
 }
-_ROOMS = ("methods", "networks", "tasks")
+_ROOMS = ("memory", "methods", "networks", "tasks")
 
 __all__ = [*_HOMES, *_ROOMS, "__version__"]
 
@@ -43,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """All public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -11,14 +11,22 @@ from funcl.networks.layers import Layer
 from funcl.networks.network import LayeredNetwork, Network
 
 
-def weight_draws(network: Network, q: Gaussian, x: Array, key: Array, draws: int) -> Array:
+def weight_draws(
+    network: Network, q: Gaussian, x: Array, key: Array, draws: int, differentiated: bool = True
+) -> Array:
     """Draw whole sets of parameters; each is shared by all examples."""
     keys = jax.random.split(key, draws)
-    if jax.default_backend() == "cpu":
-        # Batched over draws, the gradient of a dense layer takes several times its matrix products
-        # there; written out, it takes about as long as they do.
-        return jnp.stack([network.apply(sample(q, k), x) for k in keys])
-    return jax.vmap(lambda k: network.apply(sample(q, k), x))(keys)
+
+    def outputs(key: Array) -> Array:
+        return network.apply(sample(q, key), x)
+
+    if jax.default_backend() != "cpu":
+        return jax.vmap(outputs)(keys)
+    if not differentiated:
+        return jax.lax.map(outputs, keys)
+    # Batched over draws, the gradient of a dense layer takes several times its matrix products
+    # there; written out, it takes about as long as they do.
+    return jnp.stack([outputs(key) for key in keys])
 
 
 def local_draws(network: LayeredNetwork, q: Gaussian, x: Array, key: Array, draws: int) -> Array:

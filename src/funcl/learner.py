@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,6 +13,7 @@ from funcl import config, saving
 from funcl.checked import seed_number
 from funcl.errors import FunclError, unknown
 from funcl.evaluate.history import History
+from funcl.evaluate.metrics import means
 from funcl.evaluate.scores import score
 from funcl.networks.network import Network
 from funcl.prediction import Prediction
@@ -42,7 +42,8 @@ class Learner:
 
     `run` learns a whole `TaskSequence`; `fit` learns the next task. `seeds=10` makes ten repeats,
     `seeds=[3]` a certain one; `vary` says which randomness differs between them. For `fit`, say
-    heads="multi" (a head per task, named at prediction) or heads="single" with `classes`.
+    heads="multi" (a head per task, named at prediction) or heads="single" with `classes`. Inputs
+    are multiplied by `scale`: 1/255 for uint8 and 1 otherwise, unless given.
     """
 
     def __init__(
@@ -56,19 +57,57 @@ class Learner:
         data_seed: int = 0,
         heads: str | None = None,
         classes: Sequence | None = None,
+        scale: float | None = None,
     ):
         check_parts(network, method, training)
-        self.network, self.method = network, method
-        self.training = training or Training()
-        self.seeds = Seeds.of(seeds, vary, seed_number("data_seed", data_seed))
-        self.heads = None if heads is None else checks.check_heads(heads)
-        self.classes = None if classes is None else check_classes(classes, self.heads)
+        self._network, self._method = network, method
+        self._training = training or Training()
+        self._seeds = Seeds.of(seeds, vary, seed_number("data_seed", data_seed))
+        self._heads = None if heads is None else checks.check_heads(heads)
+        self._classes = None if classes is None else check_classes(classes, self._heads)
+        self._scale = None if scale is None else checks.check_scale(scale)
         self._progress: Progress | None = None
+
+    # Settings stay what they are: what was compiled and learnt depends on them.
+
+    @property
+    def network(self) -> Network | None:
+        """The network that is trained."""
+        return self._network
+
+    @property
+    def method(self) -> Method:
+        """The method that trains it."""
+        return self._method
+
+    @property
+    def training(self) -> Training:
+        """How long, how fast, in what order."""
+        return self._training
+
+    @property
+    def seeds(self) -> Seeds:
+        """The repeats."""
+        return self._seeds
+
+    @property
+    def heads(self) -> str | None:
+        """Heads of the tasks, "multi" or "single"; None before that is known."""
+        return self._heads
+
+    @property
+    def classes(self) -> tuple | None:
+        """The classes of a single head, if they were given."""
+        return self._classes
 
     @property
     def tasks(self) -> list[str]:
         """The names of the tasks learnt so far."""
         return self._progress.tasks if self._progress else []
+
+    def __repr__(self) -> str:
+        learnt = f"{len(self.tasks)} tasks learnt" if self.tasks else "nothing learnt yet"
+        return f"<Learner: {self.method.name} on {self.network!r}, {learnt}>"
 
     @property
     def diverged(self) -> dict[int, str]:
@@ -83,20 +122,43 @@ class Learner:
         *,
         evaluate: str = "all",
         on_snapshot: Callable[[Snapshot], Any] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        resume: bool = False,
     ) -> History:
         """Learn a whole sequence from the beginning, and return the scores.
 
-        `evaluate` is "all" (every task seen, after every task), "last" or "none".
+        `evaluate` is "all" (every task seen, after every task), "last" or "none". With `out` the
+        run is also written to a folder, for `funcl report` and `funcl compare`; a stopped run goes
+        on from there with `resume`.
         """
-        check_precision(self.training)
+        if not isinstance(sequence, TaskSequence):
+            raise FunclError(
+                f"run learns a TaskSequence and not {type(sequence).__name__}: make one by "
+                "funcl.TaskSequence.from_arrays(...) or funcl.tasks.load(...)."
+            )
+        if self._progress is not None:
+            raise FunclError(
+                f"This learner has learnt {', '.join(map(repr, self.tasks))} already, and run "
+                "begins from nothing: make a new Learner for it, or go on with fit."
+            )
         runner = Runner(sequence, self.network, self.method, self.training, self.seeds, evaluate)
-        start = snapshot = runner.start()
-        for snapshot in runner.advance(start):
-            if on_snapshot is not None:
-                on_snapshot(snapshot)
+        if out is None:
+            start = snapshot = runner.start()
+            for snapshot in runner.advance(start):
+                if on_snapshot is not None:
+                    on_snapshot(snapshot)
+        else:
+            from funcl.runfolder import run_in_folder
+
+            watch = on_snapshot or (lambda snapshot: None)
+            finished = run_in_folder(runner, out, resume=resume, watch=watch)
+            assert finished is not None  # nothing asks for an earlier end
+            snapshot = finished
         lessons = lessons_of(sequence, runner.stages)
         diverged = dict(snapshot.history.diverged)
-        self.heads, self.classes = sequence.heads, None
+        self._heads, self._classes = sequence.heads, None
+        usual = checks.usual_scale(sequence[0].x_train.dtype)
+        self._scale = None if sequence.scale == usual else sequence.scale
         self._progress = Progress(runner.engine, snapshot.learned, lessons, diverged)
         return snapshot.history
 
@@ -116,15 +178,16 @@ class Learner:
         heads, before = self._fitting_heads(), self._progress
         if not isinstance(task, str) or not task:
             raise FunclError(f"The name of a task must be a string with some text, not {task!r}.")
-        x, scale = checks.check_inputs(x, f"Task {task!r}, x")
+        x, scale = self._inputs(x, f"Task {task!r}, x")
         y = checks.check_labels(y, f"Task {task!r}, y", len(x))
         lessons = before.lessons if before else ()
         lesson = next_lesson(lessons, task, tuple(np.unique(y).tolist()), heads, self.classes)
         if before:
-            x = shaped(x, before.engine.problem, lesson)
+            x = shaped(x, scale, before.engine.problem, lesson)
         problem = before.engine.problem if before else self._first_room(x, scale, lesson)
         problem = room_for(problem, lesson, len(x))
-        self.method.check(problem, {task: len(x)})
+        # A known task is remembered already, so more of it may be as little as there is.
+        self.method.check(problem, {} if task in self.tasks else {task: len(x)})
         engine, learned = self._with_room(problem)
         diverged = self._note_diverged(self.diverged, learned, "before this task")
         data = lesson_data(problem, [*lessons, lesson], x, lesson.numbers(y))
@@ -141,27 +204,31 @@ class Learner:
 
     # ------------------------------------------------------------------ predicting
 
-    def predict(self, x: Any, *, task: str | None = None) -> Prediction:
-        """Class probabilities and uncertainty; with heads="multi" say whose task the inputs are."""
+    def predict(self, x: Any, *, task: str | None = None, moments: bool = True) -> Prediction:
+        """Class probabilities and uncertainty; with heads="multi" say whose task the inputs are.
+
+        Without `moments` the mean and variance of the function are left out, which takes less time.
+        """
         progress = self._learnt()
         lesson = progress.lesson(self._named(progress, task))
-        x = shaped(checks.check_inputs(x, "x")[0], progress.engine.problem, lesson)
+        x, scale = self._inputs(x, "x", empty=True)
+        x = shaped(x, scale, progress.engine.problem, lesson)
         alive = progress.alive
         if not any(alive):
             raise FunclError(
                 f"Every seed diverged ({next(iter(progress.diverged.values()))}): nothing is left "
                 f"to predict with; try a learning rate below {self.training.learning_rate}."
             )
-        probabilities, moments = progress.predict(x, lesson)
-        members = probabilities[alive][..., list(lesson.columns)]
-        if moments is None:
+        members = progress.predict(x, lesson)[alive][..., list(lesson.columns)]
+        found = progress.moments(x, lesson) if moments else None
+        if found is None:
             return Prediction(members, lesson.classes)
-        mean, variance = (m[alive][..., : len(lesson.columns)] for m in moments)
+        mean, variance = (m[alive][..., : len(lesson.columns)] for m in found)
         return Prediction(members, lesson.classes, mean.mean(0), variance.mean(0) + mean.var(0))
 
     def evaluate(self, x: Any, y: Any, *, task: str | None = None) -> dict[str, float]:
         """Accuracy, log-likelihood, Brier score, calibration error and entropy on labelled data."""
-        prediction = self.predict(x, task=task)
+        prediction = self.predict(x, task=task, moments=False)
         y = checks.check_labels(y, "y", len(prediction))
         place = {c: i for i, c in enumerate(prediction.classes)}
         strange = [label for label in np.unique(y).tolist() if label not in place]
@@ -172,25 +239,14 @@ class Learner:
             )
         labels = jnp.array([place[label] for label in y.tolist()], jnp.int32)
         sums = score(jnp.asarray(prediction.probs), labels, jnp.ones(len(y), bool))
-        history = History.blank(
-            tasks=["task"],
-            seeds=[0],
-            sequence="",
-            method="",
-            variant=None,
-            heads="",
-            scenario="",
-            split="test",
-            data_seed=0,
-        ).with_row(0, {0: jax.tree.map(lambda s: np.asarray(s)[None], sums)})
-        names = ("accuracy", "nll", "brier", "ece", "entropy")
-        return {name: float(getattr(history, name)[0, 0, 0]) for name in names}
+        return {name: float(value) for name, value in means(sums).items()}
 
     # ------------------------------------------------------------------ saving
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a folder, so that learning can go on as if it had never stopped."""
-        saving.write(path, self._learnt(), heads=self.heads, classes=self.classes)
+        told = {"heads": self.heads, "classes": self.classes, "scale": self._scale}
+        saving.write(path, self._learnt(), **told)
 
     @classmethod
     def load(
@@ -211,6 +267,7 @@ class Learner:
             data_seed=payload["data_seed"],
             heads=payload["heads"],
             classes=payload["classes"],
+            scale=payload["scale"],
         )
         check_precision(learner.training)
         settings = learner.network, learner.method, learner.training, learner.seeds
@@ -218,6 +275,10 @@ class Learner:
         return learner
 
     # ------------------------------------------------------------------ how it is done
+
+    def _inputs(self, x: Any, where: str, empty: bool = False) -> tuple[np.ndarray, float]:
+        x, usual = checks.check_inputs(x, where, empty)
+        return x, usual if self._scale is None else self._scale
 
     def _fitting_heads(self) -> str:
         if self.heads is None:

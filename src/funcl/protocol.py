@@ -4,7 +4,7 @@ A method subclasses `Method` and fills in the functions that it needs, in this o
 
     init         the state before any task
     begin_task   may change the state; returns the reference, all that the loss holds constant
-    loss         of the trained parameters on one batch, without any penalty
+    loss         of the trained parameters on one batch, without any penalty; and the accuracy there
     penalty      what holds the earlier tasks in place; the objective is loss + penalty
     end_task     consolidate: importance, memory, the posterior that becomes the next prior
     predict      class probabilities on one head
@@ -13,7 +13,8 @@ A method subclasses `Method` and fills in the functions that it needs, in this o
 Methods that train in steps list `phases`; methods that watch every step (path integrals) give a
 phase an `after_step`; methods that adapt before they predict give `adaptation` and `recall`.
 The engine calls these functions and knows no method by name. All of them are traced: shapes come
-from `Problem`, which is static, and what differs between tasks from `TaskData`, which is not.
+from `Problem`, which is static, and what differs between tasks from `TaskData`, which is not. Every
+call gets random keys of its own.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Step(NamedTuple):
     gradient: PyTree  # of the loss alone, without the penalty
 
 
-LossFunction = Callable[[Problem, PyTree, PyTree, Batch, Keys], tuple[Array, dict[str, Array]]]
+LossFunction = Callable[[Problem, PyTree, PyTree, Batch, Keys], tuple[Array, Array]]
 PenaltyFunction = Callable[[Problem, PyTree, PyTree, Batch, Keys], Array]
 
 
@@ -206,8 +207,8 @@ class Method:
 
     def loss(
         self, problem: Problem, trainable: PyTree, reference: PyTree, batch: Batch, keys: Keys
-    ) -> tuple[Array, dict[str, Array]]:
-        """Data term on one batch, and numbers to show while training."""
+    ) -> tuple[Array, Array]:
+        """Data term on one batch, and the accuracy on it, to be shown while training."""
         raise NotImplementedError(f"{type(self).__name__} must say how a batch is fitted.")
 
     penalty: ClassVar[PenaltyFunction | None] = None

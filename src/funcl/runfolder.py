@@ -10,17 +10,15 @@ state/         a checkpoint, from which the run goes on as if it had never stopp
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from funcl.atomic import replace_file
-from funcl.config import to_plain
+from funcl.disk import locked, replace_file, writing
 from funcl.errors import FunclError
 from funcl.evaluate.history import History, read_json
 from funcl.experiments.circumstances import circumstances
@@ -28,31 +26,29 @@ from funcl.report.runs import SCHEMA
 from funcl.train.checkpoint import MANIFEST
 from funcl.train.run import Runner, Snapshot
 
-try:
-    import fcntl
-except ImportError:  # Windows: two processes in one folder are not kept apart there
-    fcntl = None
-
+ADVICE = "make room or choose another folder with --out; what was saved before is untouched"
 CHECKPOINT_SECONDS = 30.0  # within a task; after every task there is one anyway
 
 
 def run_in_folder(
     runner: Runner,
-    folder: str | Path,
+    folder: str | os.PathLike[str],
     *,
     resume: bool = False,
     about: Mapping[str, Any] | None = None,
     watch: Callable[[Snapshot], object] = lambda snapshot: None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-) -> History | None:
-    """Run to the end and return the history, or None where `stop` asked for an earlier end.
+) -> Snapshot | None:
+    """Run to the end and return the last snapshot, or None where `stop` asked for an earlier end.
 
     `about` is added to run.json ("command", "preset", "published"). `watch` sees every snapshot,
     the one to begin with included. With `resume` a run that the folder holds goes on; without
     it, such a folder is refused.
     """
-    with held(Path(folder)) as folder:
+    folder = Path(folder)
+    busy = f"Another process is writing to {folder}: wait for it, or choose another with --out."
+    with locked(folder, busy, ADVICE):
         writer = Writer(runner, folder, dict(about or {}))
         first = snapshot = writer.begin(resume)
         watch(first)
@@ -67,7 +63,8 @@ def run_in_folder(
             watch(snapshot)
             if stopping and snapshot.stage < len(runner.stages):
                 return None
-        return writer.finish(snapshot)
+        writer.finish(snapshot)
+        return snapshot
 
 
 def description(runner: Runner) -> dict[str, Any]:
@@ -81,11 +78,7 @@ def description(runner: Runner) -> dict[str, Any]:
         "scenario": blank.scenario,
         "split": blank.split,
         "tasks": blank.tasks,
-        "settings": {
-            "network": to_plain(runner.problem.network),
-            "method": to_plain(engine.method),
-            "training": to_plain(engine.training),
-        },
+        "settings": blank.settings,
         "evaluate": runner.evaluate,
         "seeds": blank.seeds,
         "vary": list(engine.seeds.vary),
@@ -115,6 +108,10 @@ class Writer:
                 self._cut_log(snapshot.history.seconds["train"])
                 self._write_info(snapshot.history, "running")
                 return snapshot
+        elif any(path.name != ".lock" for path in self.folder.iterdir()):
+            raise FunclError(
+                f"{self.folder} holds other files and no run: name an empty or new folder by --out."
+            )
         snapshot = self.runner.start()
         self._write_info(snapshot.history, "running")
         self._write(self.log, b"")
@@ -124,7 +121,7 @@ class Writer:
         """Log a chunk of steps, or write the scores after a task."""
         report = snapshot.report
         if report is None:
-            self._settled(snapshot.history).save(self.folder / "history.json")
+            snapshot.history.save(self.folder / "history.json")
             return
         line = {
             "task": snapshot.stage + 1,
@@ -136,15 +133,13 @@ class Writer:
             "accuracy": _plain(report.accuracy),
             "seconds": snapshot.history.seconds["train"],
         }
-        with writing(self.log), self.log.open("a", encoding="utf-8") as file:
+        with writing(self.log, ADVICE), self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def finish(self, snapshot: Snapshot) -> History:
+    def finish(self, snapshot: Snapshot) -> None:
         """Mark the run as done."""
-        history = self._settled(snapshot.history)
-        history.save(self.folder / "history.json")
-        self._write_info(history, "done")
-        return history
+        snapshot.history.save(self.folder / "history.json")
+        self._write_info(snapshot.history, "done")
 
     def _check_same(self, resume: bool) -> None:
         if not resume:
@@ -165,13 +160,10 @@ class Writer:
 
     def _cut_log(self, seconds: float) -> None:
         """Drop what was logged after the checkpoint; it will be logged again."""
-        with writing(self.log):
+        with writing(self.log, ADVICE):
             lines = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
         kept = [line for line in lines if _logged_at(line) <= seconds]
         self._write(self.log, b"".join(kept))
-
-    def _settled(self, history: History) -> History:
-        return replace(history, settings=self.description["settings"])
 
     def _write_info(self, history: History, status: str) -> None:
         info = {
@@ -190,40 +182,8 @@ class Writer:
         self._write(self.info, json.dumps(info, indent=1).encode())
 
     def _write(self, path: Path, data: bytes) -> None:
-        with writing(path):
+        with writing(path, ADVICE):
             replace_file(path, data)
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[Path]:
-    """Make a folder and keep other processes out of it."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
-    with lock:
-        if fcntl:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FunclError(
-                    f"Another process is writing to {folder}: wait until it has ended, or choose "
-                    "another folder with --out."
-                ) from None
-            except OSError:
-                pass  # some network folders know no locks; a run there is no worse than without
-        yield folder
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a sentence that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise FunclError(
-            f"{path} cannot be written ({error.strerror or error}): make room or permit it, or "
-            "choose another folder with --out; what was saved before is untouched."
-        ) from error
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:

@@ -133,4 +133,4 @@ def _probe(progress: Progress) -> np.ndarray:
     problem = progress.engine.problem
     x = np.linspace(0, 1, PROBE_ROWS * math.prod(problem.input_shape)) / problem.scale
     x = x.reshape(PROBE_ROWS, *problem.input_shape).astype(problem.input_dtype)
-    return progress.predict(x, progress.lessons[0])[0]
+    return progress.predict(x, progress.lessons[0])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,20 +61,25 @@ class Progress:
         """The last lesson of a task."""
         return next(lesson for lesson in reversed(self.lessons) if lesson.task == task)
 
-    def predict(
-        self, x: np.ndarray, lesson: Lesson
-    ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-        """Class probabilities [seeds, examples, outputs] and moments on a lesson's head."""
+    def predict(self, x: np.ndarray, lesson: Lesson) -> np.ndarray:
+        """Class probabilities [seeds, examples, outputs] on a lesson's head."""
+        return self._in_pieces(self.engine.predict, x, lesson)
+
+    def moments(self, x: np.ndarray, lesson: Lesson) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and variance of the function [seeds, examples, head], if the method has any."""
+        return self._in_pieces(self.engine.moments, x, lesson)
+
+    def _in_pieces(self, look: Callable[..., Any], x: np.ndarray, lesson: Lesson) -> Any:
         head = head_of(self.engine.problem, lesson)
         state = self.engine.adapted(self.learned, lesson.stage, head)
         found = []
-        for start in range(0, len(x), EVALUATION_ROWS):
+        for start in range(0, max(len(x), 1), EVALUATION_ROWS):
             piece = x[start : start + EVALUATION_ROWS]
             # Padded to a power of two, so that few sizes are compiled.
             size = len(piece)
             padded = np.zeros((min(doubled(size), EVALUATION_ROWS), *x.shape[1:]), x.dtype)
             padded[:size] = piece
-            result = self.engine.predict(state, jnp.asarray(padded), lesson.stage, head)
+            result = look(state, jnp.asarray(padded), lesson.stage, head)
             found.append(jax.tree.map(lambda a, size=size: a[:, :size], result))
         return jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=1), *found)
 
@@ -109,12 +115,12 @@ def room_for(problem: Problem, lesson: Lesson, rows: int) -> Problem:
     )
 
 
-def shaped(x: np.ndarray, problem: Problem, lesson: Lesson) -> np.ndarray:
+def shaped(x: np.ndarray, scale: float, problem: Problem, lesson: Lesson) -> np.ndarray:
     """Inputs as the earlier ones were, in the order in which the task has them."""
-    if str(x.dtype) != problem.input_dtype:
+    if (str(x.dtype), scale) != (problem.input_dtype, problem.scale):
         raise FunclError(
-            f"The inputs are {x.dtype} and the earlier ones were {problem.input_dtype}: "
-            "pass them in the same form, so that their scale stays the same."
+            f"The inputs are {x.dtype} with the scale {scale:.4g} and the earlier ones were "
+            f"{problem.input_dtype} with {problem.scale:.4g}: pass them in the same form."
         )
     if math.prod(x.shape[1:]) != math.prod(problem.input_shape):
         raise FunclError(

@@ -57,9 +57,19 @@ def test_metrics_are_worked_from_the_rows():
     assert metrics["backward_transfer"].per_seed == pytest.approx((-0.15, -0.1))
     assert metrics["nll"].mean == pytest.approx(0.45)
     assert metrics["accuracy"].note == ""
-    assert "independent_accuracy" in metrics["forward_transfer"].note
+    assert "every task alone" in metrics["forward_transfer"].note
     alone = replace(filled(), independent_accuracy=np.full((2, 3), 0.9))
     assert alone.metrics["forward_transfer"].per_seed == pytest.approx((0.05, 0.05))
+
+
+def test_accuracies_of_tasks_alone_come_from_the_diagonal_seed_by_seed():
+    own = np.diagonal(filled().accuracy, axis1=1, axis2=2)
+    separate = replace(filled(), accuracy=filled().accuracy[::-1], seeds=filled().seeds[::-1])
+    np.testing.assert_array_equal(filled().with_independent(separate).independent_accuracy, own)
+    with pytest.raises(FunclError, match="does not fit this one: seeds"):
+        replace(filled(), seeds=[7, 8]).with_independent(separate)
+    with pytest.raises(FunclError, match="does not fit this one: its tasks"):
+        replace(filled(), tasks=["x", "y", "z"]).with_independent(separate)
 
 
 def test_what_was_not_evaluated_is_said():

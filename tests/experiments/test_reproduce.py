@@ -53,7 +53,7 @@ def test_a_plan_is_narrowed_down():
         (("table11",), "did you mean 'table1'"),
         (("table1", "split-mnits"), "did you mean 'split-mnist'"),
         (("table1", None, "sfsv"), "did you mean 'sfsvi'"),
-        (("table1", "split-mnist", None, "minimal"), "no variant in table1 'minimal'"),
+        (("table1", "split-mnist", None, "minimal"), "'minimal' is no known variant in table1"),
     ],
 )
 def test_unknown_names_are_refused(arguments, message):

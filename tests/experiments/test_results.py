@@ -14,6 +14,7 @@ from funcl.experiments.results import read_result, result, write_result
 MEASURED = {
     "peak_memory": 2**21,
     "seeds_together": 1,
+    "programs_from_cache": 0,
     "command": "funcl reproduce table1",
     "commit": "abc",
     "hardware": "a computer",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from funcl import tasks
+from funcl.experiments import identity
 from funcl.experiments.identity import cell_key, state_key
 from funcl.experiments.store import Store, joined, split
 from funcl.memory.context import Coreset, Noise
@@ -92,6 +93,22 @@ def test_hashes_depend_on_data_network_and_seeds(make, sequence):
     assert keys(plain)[0] != keys(held_out)[0]
 
 
+def test_comments_are_no_part_of_the_code(tmp_path):
+    file = tmp_path / "module.py"
+
+    def meaning(text):
+        file.write_text(text)
+        return identity._meaning(file)
+
+    plain = meaning('"""One."""\ndef f(x):\n    """Two."""\n    return x + 1\n')
+    assert (
+        meaning('"""Other."""\ndef f(x):\n    """More."""\n    # why\n    return x + 1\n') == plain
+    )
+    assert meaning('"""One."""\ndef f(x):\n    """Two."""\n    return x + 2\n') != plain
+    assert identity._only_shows(identity.PACKAGE / "report" / "page.py")
+    assert not identity._only_shows(identity.PACKAGE / "evaluate" / "history.py")
+
+
 def test_separate_training_is_hashed_by_the_pace_of_a_first_task(make):
     plain = make(Separate(), replace(TRAINING, first_epochs=2))
     other = make(Separate(), replace(TRAINING, first_epochs=2, epochs=9))
@@ -146,13 +163,14 @@ def test_a_damaged_state_is_computed_again(make, tmp_path, whole):
 def test_the_least_recently_used_states_go_first(make, tmp_path):
     store = Store(tmp_path)
     list(store.advance(make()))
-    folders = list(store.states.iterdir())
-    size = sum(file.stat().st_size for folder in folders for file in folder.iterdir())
-    small = Store(tmp_path, limit=size + 100)  # as many, but for the digits of their seconds
-    list(small.advance(make(training=replace(TRAINING, learning_rate=1e-3))))
-    left = {folder.name for folder in small.states.iterdir()}
-    assert len(left) == len(folders)
-    assert left.isdisjoint(folder.name for folder in folders)
+    folders = {folder.name for folder in store.states.iterdir()}
+    other = make(training=replace(TRAINING, learning_rate=1e-3))
+    own = {state_key(other, stage) for stage in range(2)}
+    # Without any room, what the run in hand needs to go on stays all the same.
+    list(Store(tmp_path, limit=0).advance(other))
+    left = {folder.name for folder in store.states.iterdir()}
+    assert left == own
+    assert left.isdisjoint(folders)
 
 
 def test_cells_come_back_seed_by_seed(tmp_path, whole):
@@ -167,8 +185,11 @@ def test_cells_come_back_seed_by_seed(tmp_path, whole):
 
 
 def test_joining_undoes_splitting(whole):
-    whole = replace(whole, diverged={1: "there"})
+    alone = np.arange(2.0 * len(whole.tasks)).reshape(2, -1)
+    whole = replace(whole, diverged={1: "there"}, independent_accuracy=alone)
+    assert split(whole)[1].independent_accuracy.tolist() == alone[1:].tolist()
     again = joined(split(whole))
+    np.testing.assert_array_equal(again.independent_accuracy, alone)
     assert again.seeds == whole.seeds
     assert again.diverged == whole.diverged
     np.testing.assert_array_equal(again.bins, whole.bins)

@@ -143,6 +143,7 @@ ALL_OF_IT = SFSVI(
     coreset_size=5,
     prior_variance=0.3,
     prior_mean=0.2,
+    kl_scale="equal",
 )
 CASES = {
     "a coreset for each task": (MULTI, ALL_OF_IT, "equal", [4, 5, 10]),

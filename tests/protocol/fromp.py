@@ -105,7 +105,7 @@ class FROMP(Method):
     def loss(self, problem: Problem, trainable: Any, reference: Any, batch: Any, keys: Keys) -> Any:
         logits = required_network(problem).apply(trainable, batch.x)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
-        return jnp.mean(nll) / self.temperature, {"accuracy": jnp.mean(correct, dtype=nll.dtype)}
+        return jnp.mean(nll) / self.temperature, jnp.mean(correct, dtype=nll.dtype)
 
     def penalty(self, problem, trainable, reference, batch, keys) -> Array:
         """λ Σ_s Σ_c ½ Δᵀ K⁻¹ Δ."""

@@ -106,7 +106,7 @@ class ProgressCompress(Method):
     def loss(self, problem, trainable, reference, batch, keys):
         logits = self.active_logits(problem, trainable, reference, batch.x)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
-        return jnp.mean(nll), {"accuracy": jnp.mean(correct, dtype=nll.dtype)}
+        return jnp.mean(nll), jnp.mean(correct, dtype=nll.dtype)
 
     def distillation(self, problem, trainable, reference, batch, keys):
         teacher = self.active_logits(problem, jax.lax.stop_gradient(trainable), reference, batch.x)
@@ -115,7 +115,7 @@ class ProgressCompress(Method):
         log_k = log_probabilities(student / self.temperature, batch.mask)
         divergence = jnp.sum(jnp.where(batch.mask, jnp.exp(log_a) * (log_a - log_k), 0), axis=-1)
         _, correct = cross_entropy(student, batch.y, batch.mask)
-        return jnp.mean(divergence), {"accuracy": jnp.mean(correct, dtype=divergence.dtype)}
+        return jnp.mean(divergence), jnp.mean(correct, dtype=divergence.dtype)
 
     def penalty(self, problem, trainable, reference, batch, keys):
         held = trainable.knowledge, reference.knowledge, reference.importance

@@ -64,10 +64,10 @@ class SI(Method):
 
     def loss(
         self, problem: Problem, trainable: PyTree, reference: Reference, batch: Batch, keys: Keys
-    ) -> tuple[Array, dict[str, Array]]:
+    ) -> tuple[Array, Array]:
         logits = required_network(problem).apply(trainable, batch.x)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
-        return jnp.mean(nll), {"accuracy": jnp.mean(correct, dtype=nll.dtype)}
+        return jnp.mean(nll), jnp.mean(correct, dtype=nll.dtype)
 
     def penalty(
         self, problem: Problem, trainable: PyTree, reference: Reference, batch: Batch, keys: Keys

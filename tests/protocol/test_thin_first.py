@@ -69,7 +69,7 @@ def test_coresets_change_predictions_and_not_the_posterior():
             state=learned.state._replace(carried=conformance.moved(learned.state.carried))
         )
         before, after, again = (
-            done.engine.predict(done.engine.adapted(one, 0, head), x, 0, head)[0]
+            done.engine.predict(done.engine.adapted(one, 0, head), x, 0, head)
             for one in (learned, other, learned)
         )
         np.testing.assert_array_equal(before, again)

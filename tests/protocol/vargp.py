@@ -108,7 +108,7 @@ class VARGP(Method):
         logits = self.draws(last.and_then(*trainable), batch.x, keys.noise)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
         accuracy = jnp.mean(correct, dtype=nll.dtype)
-        return jnp.mean(nll) * size.astype(nll.dtype), {"accuracy": accuracy}
+        return jnp.mean(nll) * size.astype(nll.dtype), accuracy
 
     def penalty(self, problem, trainable, reference, batch, keys) -> Array:
         """λ (β KL of ϑ + E_ϑ Σ_c KL of u), at the draws of ϑ that the loss takes too."""

@@ -74,7 +74,7 @@ def test_the_page_holds_the_numbers(page):
         "split-mnist, task-incremental, multi head, 5 tasks",
         "99.27 ± 0.02", "published 99.54 ± 0.04 % (Rudner et al. 2022, Table 1)", "2 of 3 seeds",
         "vcl k-center: seed 1 diverged at task 3 (4/5), step 1,200 and is left out.",
-        "method.prior_variance", "training.epochs", "0123abc", "float32", "0.76 GiB", "41.2 s",
+        "method.prior_variance", "training.epochs", "0123abc", "float32", "774 MiB", "41.2 s",
         "0.10.2", "Calibration", "Training", *TASKS,
     ):  # fmt: skip
         assert expected in text

@@ -1,10 +1,12 @@
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_up import folder, history
 
 from funcl.errors import FunclError
-from funcl.report import load_run
+from funcl.report import load_run, load_runs
 from funcl.report.runs import Run, by_setting, labels
 
 
@@ -44,6 +46,21 @@ def test_half_a_last_log_line_is_what_a_killed_run_leaves(tmp_path):
     with (path / "log.jsonl").open("a") as log:
         log.write('{"task": 5, "ph')
     assert len(load_run(path).log) == 5 * 20
+
+
+def test_a_run_on_every_task_alone_gives_its_method_forward_transfer(tmp_path):
+    inner = {"type": "Mine", "strength": 1.0}
+    settings = [{"method": inner}, {"method": {"type": "Separate", "method": inner}}]
+    settings.append({"method": {"type": "Separate", "method": {"type": "Another"}}})
+    folders = [
+        folder(tmp_path / name, replace(history(method=name), settings=known))
+        for name, known in zip(("mine", "separate", "other"), settings, strict=True)
+    ]
+    alone = np.diagonal(history().accuracy, axis1=1, axis2=2)
+    with_it, without = load_runs(folders), load_runs([folders[0], folders[2]])
+    np.testing.assert_array_equal(with_it[0].history.independent_accuracy, alone)
+    assert with_it[1].history.independent_accuracy is None
+    assert without[0].history.independent_accuracy is None
 
 
 def test_labels_tell_runs_apart():

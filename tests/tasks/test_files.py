@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from funcl import disk
 from funcl.errors import FunclError
 from funcl.tasks import files, formats, sources
 
@@ -205,7 +206,7 @@ def test_missing_folders_and_data_are_one_sentence(tiny, tmp_path, monkeypatch):
     with pytest.raises(FunclError, match=r"named by \$FUNCL_DATA, is not a folder"):
         files.read("tiny")
     assert "is not a folder" in str(files.status()[0].problem)
-    with pytest.raises(FunclError, match="There is no data set 'tyni'; did you mean 'tiny'"):
+    with pytest.raises(FunclError, match="'tyni' is no known data set; did you mean 'tiny'"):
         files.read("tyni")
 
 
@@ -335,7 +336,7 @@ def test_both_mirrors_failing_is_one_sentence(tiny, fault, says):
         files.fetch("tiny", timeout=0.1)
     assert all(mirror.url in str(caught.value) for mirror in tiny.mirrors)
     assert TRAIN_IMAGES in str(caught.value)
-    assert not (sources.cache_folder() / "tiny" / f"{TRAIN_IMAGES}.gz").exists()
+    assert not (disk.cache_folder("data") / "tiny" / f"{TRAIN_IMAGES}.gz").exists()
 
 
 def test_a_mirror_that_is_down_is_one_sentence(tiny):
@@ -354,7 +355,7 @@ def test_offline_means_offline(tiny, offline):
 def test_a_folder_that_cannot_be_written_is_one_sentence(tiny, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("FUNCL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(FunclError, match=r"cannot be written .* \$FUNCL_CACHE"):
+    with pytest.raises(FunclError, match=r"could not be written .* \$FUNCL_CACHE"):
         files.fetch("tiny")
 
 
@@ -363,7 +364,7 @@ def test_a_full_disk_is_one_sentence(tiny, tmp_path):
     place = tmp_path / "cache" / "data" / "tiny"
     place.mkdir(parents=True)
     (place / f"{TRAIN_IMAGES}.gz.partial").symlink_to("/dev/full")
-    with pytest.raises(FunclError, match=r"cannot be written \(No space left on device\)"):
+    with pytest.raises(FunclError, match=r"could not be written \(No space left on device\)"):
         files.fetch("tiny")
 
 

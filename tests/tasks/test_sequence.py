@@ -96,7 +96,7 @@ def test_nothing_is_copied_or_frozen_that_belongs_to_the_caller():
         (None, {}, "tasks must be a list"),
         (GOOD, {}, "Task 1 must be four arrays .* not a ndarray"),
         ([GOOD, GOOD[:3]], {}, "Task 2 must be four arrays .* not a tuple of 3"),
-        ([GOOD], {"heads": "mutli"}, "There is no kind of heads 'mutli'; did you mean 'multi'"),
+        ([GOOD], {"heads": "mutli"}, "'mutli' is no known kind of heads; did you mean 'multi'"),
         ([GOOD], {"names": "ab"}, "names must be a list of 1 strings"),
         ([GOOD], {"names": ["a", "b"]}, "There are 2 names for 1 tasks"),
         ([GOOD], {"names": [3]}, "must be a string"),

@@ -113,9 +113,9 @@ def test_random_streams_stay_what_they_are():
 
 
 def test_wrong_names_and_heads_are_one_sentence():
-    with pytest.raises(FunclError, match="There is no sequence 'split-mnits'; did you mean"):
+    with pytest.raises(FunclError, match="'split-mnits' is no known sequence; did you mean"):
         tasks.load("split-mnits")
-    with pytest.raises(FunclError, match="no kind of heads 'mutli'"):
+    with pytest.raises(FunclError, match="'mutli' is no known kind of heads"):
         tasks.load("split-digits", heads="mutli")
     with pytest.raises(FunclError, match="toy2d is made for heads='single' only"):
         tasks.load("toy2d", heads="multi")

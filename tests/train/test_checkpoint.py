@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from funcl import FunclError, atomic
+from funcl import FunclError, disk
 from funcl.train import checkpoint
 
 ARRAYS = {"a": {"x": np.arange(6.0).reshape(2, 3)}, "b": [np.array(True), None]}
@@ -64,7 +64,7 @@ def test_a_save_that_fails_leaves_the_old_one(folder, monkeypatch, moment, code)
         original(source, target)
 
     original = os.replace
-    monkeypatch.setattr(atomic.os, "replace", failing)
+    monkeypatch.setattr(disk.os, "replace", failing)
     before = files(folder)
     text = refused(checkpoint.save, folder, OTHERS, {"other": 1})
     assert os.strerror(code) in text
@@ -84,7 +84,7 @@ def test_an_interrupt_while_saving_leaves_the_old_one(folder, monkeypatch):
         raise KeyboardInterrupt
 
     before = files(folder)
-    monkeypatch.setattr(atomic.os, "fsync", interrupted)
+    monkeypatch.setattr(disk.os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(folder, OTHERS, {})
     assert files(folder) == before
@@ -99,8 +99,8 @@ def test_settings_that_json_cannot_hold_are_noticed_before_anything_is_written(f
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "Could not save to" in refused(checkpoint.save, tmp_path / "file" / "c", ARRAYS, {})
-    assert "Could not save to" in refused(checkpoint.save, tmp_path / "file", ARRAYS, {})
+    assert "could not be written" in refused(checkpoint.save, tmp_path / "file" / "c", ARRAYS, {})
+    assert "could not be written" in refused(checkpoint.save, tmp_path / "file", ARRAYS, {})
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

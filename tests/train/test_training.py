@@ -21,7 +21,7 @@ from funcl.train.training import SOURCES, Seeds, Training
         ("first_learning_rate", float("inf"), "first_learning_rate must be a positive number"),
         ("optimiser", "adm", "did you mean 'adam'?"),
         ("seed_axis", "vmapp", "did you mean 'vmap'?"),
-        ("precision", "float23", "There is no precision 'float23'"),
+        ("precision", "float23", "'float23' is no known precision"),
     ],
 )
 def test_impossible_settings_are_refused(setting, value, words):

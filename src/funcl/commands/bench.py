@@ -51,6 +51,7 @@ def bench(
 
     from funcl import bench as benchmark
     from funcl import tasks
+    from funcl.disk import replace_file
     from funcl.experiments.circumstances import circumstances, command
     from funcl.report.tables import to_rich
 
@@ -62,25 +63,32 @@ def bench(
     found: dict[str, Any] = {"schema": 1, "command": command(), **circumstances()}
     found |= {"steps": [], "growth": []}
     out.mkdir(parents=True, exist_ok=True)
+
+    def keep() -> None:  # after every row, so that a long bench can be stopped
+        text = json.dumps(found, indent=1) + "\n"
+        replace_file(out / "bench.json", text.encode())
+
     with console.status("measuring: a program takes a while to compile"):
         for sequence in _sequences(sequences, quick):
             for likelihood, seeds in _cases(quick):
                 row = _steps(sequence, likelihood, seeds, precision, effort)
                 found["steps"].append(row)
+                keep()
                 say(console, f"{sequence.name}, {likelihood} draws, seeds {seeds}: {_brief(row)}")
         if growth:
             for point in benchmark.growth(quick, effort, precision):
                 found["growth"].append(point)
+                keep()
                 say(console, f"{point['size']:,} {point['across']}: {_brief(point)}")
             found["slopes"] = benchmark.slopes(found["growth"])
+            keep()
     console.print()
     measured, figures = tables(found), _figures(found["growth"], out)
     for table in measured:
         console.print(to_rich(table, console.width))
         console.print()
     written = [out / "bench.json", out / "bench.md", *figures]
-    written[0].write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    written[1].write_text(_page(found, measured, figures), encoding="utf-8")
+    replace_file(out / "bench.md", _page(found, measured, figures).encode())
     say(console, f"Written: {', '.join(map(str, written))}")
 
 

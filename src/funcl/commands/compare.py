@@ -20,21 +20,23 @@ def compare(
 ) -> None:
     """Compare runs in a table.
 
-    Runs share a table where they share sequence, scenario and heads; the best of a column is marked
-    where it leads by more than the standard errors.
+    Runs share a table where they share sequence, scenario and heads; the best of a kind is marked
+    where it leads by more than the standard errors. Forward transfer is known where a run of the
+    same method on every task alone is among them.
 
     \b
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
     funcl compare runs/split-digits-sfsvi runs/split-digits-finetune
+    funcl compare runs/split-digits-sfsvi runs/split-digits-separate-sfsvi
     """
     if style not in FORMATS:
         raise unknown("format", style, FORMATS)
     from rich.console import Console
 
-    from funcl.report import load_run, tables
+    from funcl.report import load_runs, tables
 
     console = Console()
-    for table in tables.comparison([load_run(folder) for folder in folders]):
+    for table in tables.comparison(load_runs(folders)):
         if style == "terminal":
             console.print(tables.to_rich(table, console.width))
         else:

@@ -37,8 +37,11 @@ def list_(data_dir: Folder = None) -> None:
     for found in files.status(data_dir):
         users = ", ".join(name for name, made in SEQUENCES.items() if found.name in made.datasets)
         size = f"{found.size / 1e6:.0f} MB" if found.size else ""
-        where = str(found.where) if found.where else f"not here; funcl data fetch {found.name}"
-        table.add_row(found.name, users, size, where + (" (damaged)" if found.problem else ""))
+        if found.where is None:
+            where = found.problem or f"not here; funcl data fetch {found.name}"
+        else:
+            where = f"{found.where} (damaged)" if found.problem else str(found.where)
+        table.add_row(found.name, users, size, where)
     embedded = [name for name, made in SEQUENCES.items() if not made.datasets]
     console = Console()
     console.print(table)

@@ -15,7 +15,7 @@ from funcl.errors import FunclError
 if TYPE_CHECKING:
     from funcl.report.runs import Run
 
-SEQUENCE = "split-digits"
+SEQUENCE = "split-digits-sh"
 METHODS = ("sfsvi", "finetune", "joint")
 MARK = ".funcl-demo"  # in a folder that the demo made, and may therefore replace
 

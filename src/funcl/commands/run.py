@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from funcl.evaluate.history import History
     from funcl.report.tables import Table
-    from funcl.train.run import Runner
+    from funcl.train.run import Runner, Snapshot
 
 LARGEST_MATRIX = 12  # tasks; more do not fit on a terminal
 
@@ -53,8 +53,9 @@ def run(
         str, typer.Option(help="When to test: all (after every task), last or none.")
     ] = "all",
     validation: Annotated[
-        bool, typer.Option("--validation", help="Test on rows held out of the training data.")
-    ] = False,
+        float | None,
+        typer.Option(help="Test on this part of the training data, held out of training."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; runs/SEQUENCE-METHOD unless given.")
     ] = None,
@@ -70,7 +71,7 @@ def run(
     [bold]Examples[/bold]
     funcl run split-digits
     funcl run split-mnist --method sfsvi --variant larger --seeds 10 --out runs/a
-    funcl run split-mnist --set prior_variance=0.01 --set epochs=20 --validation
+    funcl run split-mnist --set prior_variance=0.01 --set epochs=20 --validation 0.1
     funcl run split-digits --method joint --seeds 3,5 --evaluate last
     """
     from rich.console import Console
@@ -84,13 +85,14 @@ def run(
     name = "-".join(filter(None, [runner.blank.sequence, method, variant]))
     folder = out or Path("runs") / name
     console = Console()
+    if resume and not (folder / "run.json").is_file():
+        say(console, f"{folder} holds no run to go on with; it begins anew.")
     about = {
         "command": shlex.join(["funcl", *ctx.meta.get("funcl.arguments", [])]),
         "preset": not changes,
-        "published": published_numbers(runner, validation or bool(changes)),
+        "published": [] if changes else published_numbers(runner),
     }
-    history = train(runner, folder, console, about=about, resume=resume)
-    if history is None:
+    if train(runner, folder, console, about=about, resume=resume) is None:
         say(
             console,
             f"Stopped; what was learned is in {folder}: the same command with --resume goes on.",
@@ -111,7 +113,7 @@ def make_runner(
     vary: str = "init,noise,context",
     changes: dict[str, str] | None = None,
     evaluate: str = "all",
-    validation: bool = False,
+    validation: float | None = None,
 ) -> Runner:
     """Put a run together from names; every name is checked before any data are read."""
     from funcl import tasks
@@ -131,8 +133,8 @@ def make_runner(
     network, method_value, training = with_settings(
         *presets.preset(chosen.name, method, variant), changes or {}
     )
-    if validation:
-        chosen = chosen.validation()
+    if validation is not None:
+        chosen = chosen.validation(validation)
     return Runner(chosen, network, method_value, training, repeats, evaluate, variant)
 
 
@@ -144,7 +146,7 @@ def train(
     about: dict[str, Any],
     resume: bool = False,
     name: str = "",
-) -> History | None:
+) -> Snapshot | None:
     """Run in a folder with a live display; None says that the user stopped it."""
     from funcl.commands.progress import RunProgress
     from funcl.runfolder import run_in_folder
@@ -224,13 +226,14 @@ def accuracy_table(history: History) -> Table | None:
     )
 
 
-def published_numbers(runner: Runner, changed: bool) -> list[dict[str, Any]]:
-    """The numbers that this very run was published with."""
-    if changed:
-        return []
+def published_numbers(runner: Runner) -> list[dict[str, Any]]:
+    """The numbers that this very run was published with, if its data and repeats are those."""
     from funcl.experiments.results import published
+    from funcl.train.training import SOURCES
 
-    blank = runner.blank
+    blank, seeds = runner.blank, runner.engine.seeds
+    if blank.split != "test" or seeds.data_seed != 0 or set(seeds.vary) != set(SOURCES):
+        return []
     return published(blank.sequence, blank.method, blank.variant)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcl.atomic import replace_file
+from funcl.disk import replace_file, writing
 from funcl.errors import FunclError
 from funcl.evaluate import metrics
 from funcl.evaluate.metrics import Floats, Metric
@@ -24,10 +24,10 @@ SCORES = ("accuracy", "nll", "brier", "ece", "entropy")
 BIN_SHAPE = (15, 3)
 
 _NOT_ALL = 'not measured: needs the accuracies after every task (evaluate="all")'
-_NOT_ALONE = "not measured: needs the accuracy of every task learned alone (independent_accuracy)"
+_NOT_ALONE = "not measured: needs a run of the same method on every task alone (separate)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
     """Scores [seed, after task, on task] (NaN: not evaluated) and the settings behind them.
 
@@ -65,6 +65,13 @@ class History:
         bins = np.full((*shape, *BIN_SHAPE), np.nan)
         return cls(tasks=list(tasks), seeds=list(seeds), bins=bins, **tensors, **about)
 
+    def __repr__(self) -> str:
+        accuracy = self.metrics["accuracy"]
+        known = np.isfinite(accuracy.mean)
+        reached = f"accuracy {100 * accuracy.mean:.2f} %" if known else "not evaluated"
+        size = f"{len(self.tasks)} tasks, {len(self.seeds)} seeds"
+        return f"<History: {self.method} on {self.sequence}, {size}, {reached}>"
+
     def with_row(self, after: int, scores: "Mapping[int, Scores]") -> "History":
         """Add a whole evaluation: the scores on each task (its number from 0) after task `after`.
 
@@ -75,15 +82,24 @@ class History:
         bins = np.full_like(self.bins, np.nan)
         stopped = np.isin(self.seeds, list(self.diverged))
         for on, sums in scores.items():
-            count = np.asarray(sums.count, np.float64)
-            bad = stopped | (count == 0) | ~np.isfinite(np.asarray(sums.nll))
-            count = np.where(bad, np.nan, count)
-            tensors["accuracy"][:, after, on] = np.asarray(sums.correct) / count
-            for name in ("nll", "brier", "entropy"):
-                tensors[name][:, after, on] = np.asarray(getattr(sums, name)) / count
-            bins[:, on] = np.where(bad[:, None, None], np.nan, np.asarray(sums.bins))
-            tensors["ece"][:, after, on] = metrics.calibration_error(bins[:, on])
+            for name, values in metrics.means(sums).items():
+                tensors[name][:, after, on] = np.where(stopped, np.nan, values)
+            unknown = np.isnan(tensors["accuracy"][:, after, on])
+            bins[:, on] = np.where(unknown[:, None, None], np.nan, np.asarray(sums.bins))
         return replace(self, **tensors, bins=bins)
+
+    def with_independent(self, separate: "History") -> "History":
+        """Add what the tasks reach alone, from a run of `Separate` of the same method.
+
+        That makes forward transfer known. Every seed needs its counterpart.
+        """
+        missing = sorted(set(self.seeds) - set(separate.seeds))
+        if self.tasks != separate.tasks or missing:
+            what = f"seeds {missing} are missing" if missing else f"its tasks are {separate.tasks}"
+            raise FunclError(f"The run on every task alone does not fit this one: {what}.")
+        rows = [separate.seeds.index(seed) for seed in self.seeds]
+        own = np.diagonal(separate.without_diverged().accuracy, axis1=1, axis2=2)
+        return replace(self, independent_accuracy=own[rows])
 
     def without_diverged(self) -> "History":
         """Return the history with every score of the diverged seeds as NaN.
@@ -150,13 +166,8 @@ class History:
     def save(self, path: str | Path) -> None:
         """Write JSON (NaN as null) under a temporary name, then rename: never half a file."""
         text = json.dumps(self.to_plain(), allow_nan=False)
-        try:
+        with writing(path):
             replace_file(Path(path), text.encode() + b"\n")
-        except OSError as error:
-            raise FunclError(
-                f"The history could not be written to {path} ({error.strerror}): "
-                "choose a folder that exists, may be written and has room."
-            ) from error
 
     def to_plain(self) -> dict[str, Any]:
         """Return the history as numbers, strings, lists and dicts that JSON holds exactly."""

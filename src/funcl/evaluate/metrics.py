@@ -9,9 +9,12 @@ Accuracies are fractions; tables and figures print them in per cent.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from funcl.evaluate.scores import Scores
 
 # [seed, after, on] and so on; the shapes stand in the docstrings.
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -123,6 +126,16 @@ def calibration_error(bins: Floats) -> Floats:
     count = bins[..., 0].sum(axis=-1)
     gap = np.abs(bins[..., 2] - bins[..., 1]).sum(axis=-1)
     return np.divide(gap, count, out=np.full(np.shape(gap), np.nan), where=count > 0)
+
+
+def means(sums: "Scores") -> dict[str, Floats]:
+    """The scores per example of additive sums; NaN where there are none or some are not finite."""
+    count = np.asarray(sums.count, np.float64)
+    count = np.where((count == 0) | ~np.isfinite(np.asarray(sums.nll)), np.nan, count)
+    found = {"accuracy": np.asarray(sums.correct) / count}
+    found |= {name: np.asarray(getattr(sums, name)) / count for name in ("nll", "brier", "entropy")}
+    found["ece"] = np.where(np.isnan(count), np.nan, calibration_error(np.asarray(sums.bins)))
+    return found
 
 
 def mean_and_error(values: Floats) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""What a number depends on, as a hash: data, settings, seeds, and the code that decides it.
+"""What a number depends on, as a hash: data, settings, seeds, code, jax and the kind of device.
 
 Fields of settings say by `first_read` in their metadata at which task they are read first: 1 unless
 said otherwise, and None where no training reads them. So states after the first tasks are the same
@@ -11,11 +11,11 @@ import ast
 import dataclasses
 import hashlib
 import json
-import sys
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from funcl.config import is_storable, to_plain
 from funcl.errors import FunclError
@@ -24,11 +24,8 @@ from funcl.train.run import Runner
 from funcl.train.training import Training
 
 PACKAGE = Path(__file__).parents[1]
-# What every number goes through. A method's own modules are added to these.
-SHARED = (
-    "train", "memory", "networks", "evaluate/scores.py", "protocol.py", "gaussian.py", "draws.py",
-    "linearize.py", "likelihood.py",
-)  # fmt: skip
+# What shows numbers or times them, and has no part in what they are.
+SHOWING = ("bench.py", "cli.py", "commands", "floor.py", "report")
 
 
 def cell_key(runner: Runner) -> str:
@@ -103,29 +100,17 @@ def fingerprint(sequence: TaskSequence) -> str:
     return whole.hexdigest()
 
 
-def code_of(*values: Any) -> str:
-    """A hash of the code that settings run through: of what it does, not of how it is explained."""
-    files = {path for name in SHARED for path in _sources(PACKAGE / name)}
-    files |= {Path(file) for value in values for file in _modules(value)}
-    return _hash(sorted(_meaning(file) for file in files))
-
-
-def _sources(place: Path) -> list[Path]:
-    return sorted(place.glob("*.py")) if place.is_dir() else [place]
-
-
-def _modules(value: Any) -> Iterator[str]:
-    """The files of a setting's class, of its bases and of the settings inside it."""
-    for cls in type(value).__mro__:
-        file = getattr(sys.modules[cls.__module__], "__file__", None)
-        if file and file.endswith(".py"):
-            yield file
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _modules(getattr(value, field.name))
-
-
 @cache
+def code() -> str:
+    """A hash of the package's code: of what it does, not of how it is explained."""
+    files = [path for path in sorted(PACKAGE.rglob("*.py")) if not _only_shows(path)]
+    return _hash([_meaning(path) for path in files])
+
+
+def _only_shows(path: Path) -> bool:
+    return path.relative_to(PACKAGE).parts[0] in SHOWING
+
+
 def _meaning(file: Path) -> str:
     """A module's syntax without its comments and docstrings."""
     tree = ast.parse(file.read_bytes())
@@ -146,7 +131,8 @@ def _common(runner: Runner) -> dict[str, Any]:
             "not know it again: use funcl.Learner, whose History you can save."
         )
     return {
-        "code": code_of(network, engine.method),
+        "code": code(),
+        "device": [jax.__version__, jax.local_devices()[0].device_kind],
         "sequence": [sequence.name, sequence.heads, sequence.split, sequence.scale],
         "columns": [task.columns for task in sequence],
         "data": fingerprint(sequence),

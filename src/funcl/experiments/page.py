@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from funcl.atomic import replace_file
-from funcl.errors import FunclError
+from funcl.disk import replace_file, writing
 from funcl.experiments.results import (
     accepted,
     is_accepted,
@@ -64,14 +63,9 @@ def write_results_page(results: str | Path, path: str | Path) -> Path:
         if figure.is_file():
             parts.append(f"![{sequence}](figures/{figure.name})")
         parts += _circumstances(group)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, ("\n\n".join(parts) + "\n").encode())
-    except OSError as error:
-        raise FunclError(
-            f"The page could not be written to {path} ({error.strerror}): "
-            "choose a folder that may be written and has room."
-        ) from error
     return path
 
 
@@ -86,7 +80,7 @@ def _page_table(group: Sequence[Mapping[str, Any]], results: Path, page: Path) -
         memory = value["peak_memory"]
         cost = (
             Cell(value["train_seconds"], decimals=1),
-            Cell(value["compile_seconds"], decimals=1),
+            Cell(value["compile_seconds"], decimals=1, note=_cached(value)),
             Cell(memory / 2**20, decimals=0) if memory else Cell(),
         )
         rows.append((f"[{name}]({link})", (*cells, *cost)))
@@ -110,6 +104,10 @@ def _compared(
         met = Cell() if verdict is None else Cell(text="yes" if verdict else "no")
     quoted = " / ".join(_quoted(number) for number in numbers if number["mean"] is not None)
     return measured, count, Cell(text=quoted), Cell(text=_limits(limits)), met
+
+
+def _cached(value: Mapping[str, Any]) -> str:
+    return "some programs were in the cache already" if value["programs_from_cache"] else ""
 
 
 def _quoted(number: Mapping[str, Any]) -> str:

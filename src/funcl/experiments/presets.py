@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from funcl.train.training import Training
 
 PARTS = ("network", "method", "training")
-# Methods that run with the network and the training of the S-FSVI preset. A wrapper's variants
-# name the method that it wraps; plainly it wraps fine-tuning.
+# Fine-tuning runs with the network and the training of the S-FSVI preset. Wrappers take over those
+# of the method that they wrap, which their variant names; plainly it is fine-tuning.
 PLAIN = "finetune"
 WRAPPERS = ("joint", "separate")
 FLAGSHIP = "sfsvi"
@@ -34,15 +34,15 @@ def preset(
     (MLP(hidden=(400,), activation='relu'), 0.001, 60)
     """
     _check(sequence, method, variant)
-    if method == FLAGSHIP:
-        return _build(_settings(sequence, variant))
+    if method in _read()[sequence]:
+        return _build(_settings(sequence, method, variant))
     from funcl.methods import by_name
 
-    network, flagship, training = preset(sequence, FLAGSHIP)
-    if method == PLAIN:
-        return network, by_name(PLAIN)(), training
-    inner = flagship if variant == FLAGSHIP else by_name(PLAIN)()
-    return network, by_name(method)(inner), training  # pyright: ignore[reportCallIssue]
+    if method in WRAPPERS:
+        network, inner, training = preset(sequence, variant or PLAIN)
+        return network, by_name(method)(inner), training  # pyright: ignore[reportCallIssue]
+    network, _, training = preset(sequence, FLAGSHIP)
+    return network, by_name(PLAIN)(), training
 
 
 def sequences() -> list[str]:
@@ -66,14 +66,16 @@ def variants(sequence: str, method: str) -> list[str]:
     if method not in methods(sequence):
         raise unknown(f"preset on {sequence} for the method", method, methods(sequence))
     if method in WRAPPERS:
-        return [FLAGSHIP]
-    return [] if method == PLAIN else list(_read()[sequence][method].get("variants", {}))
+        return list(_read()[sequence])
+    return list(_read()[sequence].get(method, {}).get("variants", {}))
 
 
 def tuning(sequence: str, method: str, variant: str | None = None) -> dict[str, Any] | None:
     """How a preset was chosen on validation data (grid, scores, choice); None where it was not."""
     _check(sequence, method, variant)
-    return _settings(sequence, variant).get("tuning") if method == FLAGSHIP else None
+    if method not in _read()[sequence]:
+        return None
+    return _settings(sequence, method, variant).get("tuning")
 
 
 def _check(sequence: str, method: str, variant: str | None) -> None:
@@ -89,9 +91,9 @@ def _read() -> dict[str, Any]:
     return tomllib.loads(files("funcl.experiments").joinpath("presets.toml").read_text("utf-8"))
 
 
-def _settings(sequence: str, variant: str | None) -> dict[str, Any]:
-    entry = _entry(f"{sequence}.{FLAGSHIP}")
-    return _merged(entry, entry["variants"][variant]) if variant else entry
+def _settings(sequence: str, method: str, variant: str | None) -> dict[str, Any]:
+    entry = _entry(f"{sequence}.{method}")
+    return _merged(_without_record(entry), entry["variants"][variant]) if variant else entry
 
 
 def _entry(name: str) -> dict[str, Any]:
@@ -99,8 +101,13 @@ def _entry(name: str) -> dict[str, Any]:
     entry = _read()[sequence][method]
     if "like" not in entry:
         return entry
-    base = {k: v for k, v in _entry(entry["like"]).items() if k != "variants"}
+    base = _without_record(_entry(entry["like"]))
     return _merged(base, {k: v for k, v in entry.items() if k != "like"})
+
+
+def _without_record(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What another entry takes over: the settings, and not how they were chosen."""
+    return {part: settings for part, settings in entry.items() if part in PARTS}
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from funcl import tasks
-from funcl.config import to_plain
 from funcl.errors import FunclError, unknown
 from funcl.experiments import presets
 from funcl.experiments.circumstances import circumstances, command
@@ -276,11 +275,10 @@ class Bench:
             self.on_event(Event("paused", run, numbers, runner, last))
             return False
         settings = {
-            "network": to_plain(run.network),
-            "method": to_plain(run.learner),
-            "training": to_plain(run.training),
+            **last.history.settings,
             "measured": {
                 "peak_memory": runner.engine.peak_bytes or None,
+                "programs_from_cache": runner.engine.from_cache,
                 "seeds_together": list(numbers),
                 "command": command(),
                 **circumstances(),
@@ -370,6 +368,7 @@ def joint_account(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     joint["peak_memory"] = max(
         (m["peak_memory"] for m in measured if m["peak_memory"] is not None), default=None
     )
+    joint["programs_from_cache"] = sum(m["programs_from_cache"] for m in measured)
     joint["seeds_together"] = max(len(m["seeds_together"]) for m in measured)
     for name in ("commit", "hardware", "command"):
         texts = dict.fromkeys(m[name] for m in measured if m[name] is not None)

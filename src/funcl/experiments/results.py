@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from funcl.atomic import replace_file
+from funcl.disk import replace_file, writing
 from funcl.errors import FunclError
 from funcl.evaluate import metrics
 from funcl.evaluate.history import History, read_json
@@ -45,6 +45,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "evaluate_seconds": (int, float),
     "peak_memory": (int, type(None)),
     "seeds_together": (int,),
+    "programs_from_cache": (int,),
     "precision": (str,),
     "diverged": (dict,),
     "command": (str, type(None)),
@@ -64,8 +65,9 @@ def result(
     """A result from a history with its settings.
 
     `measured` holds what the history does not: peak_memory, seeds_together (repeats in one
-    program), command, commit, hardware, versions. Accuracies and the matrix are in per cent; a seed
-    that diverged is null. The seconds are sums over all seeds.
+    program), programs_from_cache (which took next to no compiling), command, commit, hardware,
+    versions. Accuracies and the matrix are in per cent; a seed that diverged is null. The seconds
+    are sums over all seeds.
     """
     kept = history.without_diverged()
     final = 100 * metrics.final(kept.accuracy)
@@ -118,14 +120,9 @@ def write_result(folder: str | Path, value: Mapping[str, Any]) -> Path:
     """Write a result where it belongs, and return where that is."""
     path = path_of(folder, _checked(dict(value), "the result"))
     text = json.dumps({"schema": SCHEMA} | dict(value), indent=1, allow_nan=False)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode() + b"\n")
-    except OSError as error:
-        raise FunclError(
-            f"The result could not be written to {path} ({error.strerror}): "
-            "choose a folder that may be written and has room."
-        ) from error
     return path
 
 

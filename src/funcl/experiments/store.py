@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from funcl.disk import cache_folder, writing
 from funcl.errors import FunclError
 from funcl.evaluate.history import SCORES, History
 from funcl.experiments.identity import state_key
-from funcl.tasks.sources import cache_folder
 from funcl.train import checkpoint
 from funcl.train.engine import Learned, Position
-from funcl.train.run import Runner, Snapshot
+from funcl.train.run import Runner, Snapshot, Timer
 
 LIMIT = 2 * 2**30  # bytes of states; the least recently used go first
 
@@ -37,7 +37,7 @@ class Store:
     """A folder of finished cells and of states."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT):
-        folder = Path(folder) if folder is not None else cache_folder().parent / "store"
+        folder = Path(folder) if folder is not None else cache_folder("store")
         self.cells, self.states, self.limit = folder / "cells", folder / "states", limit
 
     # ------------------------------------------------------------------ finished cells
@@ -55,13 +55,8 @@ class Store:
 
     def keep_cells(self, key: str, history: History) -> None:
         """Keep a history, seed by seed, with each seed's share of the seconds."""
-        try:
+        with writing(self.cells, "choose another folder with --store"):
             (self.cells / key).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FunclError(
-                f"The store {self.cells} cannot be written ({error.strerror}): "
-                "choose another folder with --store."
-            ) from error
         for one in split(history):
             one.save(self.cells / key / f"{one.seeds[0]}.json")
 
@@ -98,13 +93,14 @@ class Store:
         folder = self.states / state_key(runner, snapshot.stage)
         arrays = {"trained": trained_part(runner, runner.engine.kept(snapshot.learned))}
         checkpoint.save(folder, arrays, payload)
-        self._make_room()
+        self._make_room({state_key(runner, stage) for stage in range(len(runner.stages))})
 
     def _restored(self, runner: Runner, snapshot: Snapshot) -> Snapshot:
         """The kept state of this stage in the place of the given one, which has yet to begin it."""
         folder = self.states / state_key(runner, snapshot.stage)
         if not (folder / checkpoint.MANIFEST).is_file():
             return snapshot
+        timer = Timer(runner.engine, snapshot.history)
         learned, reference = runner.engine.begin(snapshot.learned, runner.data(snapshot.stage))
         try:
             payload = checkpoint.load_manifest(folder)
@@ -118,7 +114,7 @@ class Store:
         state = learned.state._replace(trainable=trainable, running=running)
         if enters(runner):
             state = state._replace(carried=entered)
-        history = snapshot.history
+        history = timer.history("train")
         spent = {k: v + payload["seconds"].get(k, 0.0) for k, v in history.seconds.items()}
         diverged = {int(seed): where for seed, where in payload["diverged"].items()}
         return Snapshot(
@@ -130,10 +126,15 @@ class Store:
             begun=True,
         )
 
-    def _make_room(self) -> None:
-        """Remove the states that were used least recently until the others fit."""
+    def _make_room(self, needed: set[str]) -> None:
+        """Remove the states that were used least recently until the others fit.
+
+        Those of the run in hand stay: it could not go on from its last one without its first.
+        """
         found = []
         for folder in self.states.iterdir():
+            if folder.name in needed:
+                continue
             with suppress(OSError):  # another process may be removing it too
                 size = sum(file.stat().st_size for file in folder.iterdir())
                 found.append((folder.stat().st_mtime, size, folder))
@@ -172,10 +173,16 @@ def split(history: History) -> list[History]:
             seeds=[seed],
             seconds=share,
             diverged={s: where for s, where in history.diverged.items() if s == seed},
-            **{name: getattr(history, name)[n : n + 1] for name in (*SCORES, "bins")},
+            **{name: getattr(history, name)[n : n + 1] for name in per_seed(history)},
         )
         for n, seed in enumerate(history.seeds)
     ]
+
+
+def per_seed(history: History) -> list[str]:
+    """The names of the tensors that have a seed axis."""
+    alone = [] if history.independent_accuracy is None else ["independent_accuracy"]
+    return [*SCORES, "bins", *alone]
 
 
 def joined(histories: list[History]) -> History:
@@ -188,6 +195,6 @@ def joined(histories: list[History]) -> History:
         diverged={seed: where for h in histories for seed, where in h.diverged.items()},
         **{
             name: np.concatenate([getattr(h, name) for h in histories])
-            for name in (*SCORES, "bins")
+            for name in per_seed(histories[0])
         },
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from funcl.errors import FunclError
+from funcl.disk import writing
 from funcl.experiments.store import Store
 from funcl.report.figures import save, toy_figure
 from funcl.tasks.sequence import TaskSequence
@@ -47,18 +47,13 @@ def draw_toy(
         if snapshot.report is None:
             stage = snapshot.stage - 1
             state = painter.adapted(snapshot.learned, stage, runner.head(stage))
-            p, _ = painter.predict(state, plane, stage, runner.head(stage))
+            p = painter.predict(state, plane, stage, runner.head(stage))
             panels.append(p[place, :, 1].reshape(len(y), len(x)))
     if len(panels) < len(sequence):
         return False
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         save(toy_figure(x, y, panels, points), path)
-    except OSError as error:
-        raise FunclError(
-            f"The figure could not be written to {path} ({error.strerror}): "
-            "choose a folder that may be written and has room."
-        ) from error
     return True
 
 

@@ -27,11 +27,11 @@ class FineTune(Method):
 
     def loss(
         self, problem: Problem, trainable: PyTree, reference: PyTree, batch: Batch, keys: Keys
-    ) -> tuple[Array, dict[str, Array]]:
+    ) -> tuple[Array, Array]:
         """Cross-entropy, averaged over the batch."""
         logits = required_network(problem).apply(trainable, batch.x)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
-        return jnp.mean(nll), {"accuracy": jnp.mean(correct, dtype=nll.dtype)}
+        return jnp.mean(nll), jnp.mean(correct, dtype=nll.dtype)
 
     def predict(
         self, problem: Problem, state: State, x: Array, stage: Array, head: Head, keys: Keys

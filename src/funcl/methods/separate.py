@@ -65,7 +65,7 @@ class Separate(Wrapper):
         self, problem: Problem, state: State, task: TaskData, keys: Keys
     ) -> tuple[State, PyTree]:
         """Start afresh; the first task has its initial state already."""
-        fresh = self.method.init(alone(problem), keys)
+        fresh = self.method.init(alone(problem), keys.fold(0))
         first = task.stage == 0
         own = jax.tree.map(lambda a, b: jnp.where(first, a, b), inner(state), fresh)
         own, reference = self.method.begin_task(alone(problem), own, alone_task(task), keys)

@@ -78,10 +78,10 @@ class SFSVI(Method):
     """
 
     prior_mean: float = 0.0
-    prior_variance: float = 0.01
+    prior_variance: float = 1.0
     draws: int = 5
     likelihood: str = "local"
-    kl_scale: str | float = "equal"
+    kl_scale: str | float = "normalized"
     first_context: MadeUp = Noise(40)
     context: Source = field(default=Coreset(40), metadata={"first_read": 2})
     second_context: Source | None = field(default=None, metadata={"first_read": 2})
@@ -95,8 +95,8 @@ class SFSVI(Method):
     name: ClassVar[str] = "sfsvi"
     keeps_optimiser: ClassVar[bool] = True
 
-    def check(self, problem: Problem, sizes: Mapping[str, int]) -> None:
-        """Refuse settings that cannot work."""
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot work anywhere."""
         real("prior_mean", self.prior_mean)
         real("prior_variance", self.prior_variance, "a positive number", above=0)
         for setting in ("draws", "prediction_draws", "coreset_size"):
@@ -114,11 +114,6 @@ class SFSVI(Method):
             raise FunclError(f"kl_scale must not be negative, not {self.kl_scale}.")
         if self.likelihood not in ("weights", "local"):
             raise unknown("likelihood estimator", self.likelihood, ("weights", "local"))
-        if self.likelihood == "local" and not isinstance(problem.network, LayeredNetwork):
-            raise FunclError(
-                "likelihood='local' needs a network that exposes its layers; "
-                "use likelihood='weights' with this one."
-            )
         if self.prediction not in ("probabilities", "logits"):
             raise unknown("prediction rule", self.prediction, ("probabilities", "logits"))
         rule(self.coreset_selection)
@@ -126,12 +121,23 @@ class SFSVI(Method):
             source = getattr(self, setting)
             optional = setting in ("second_context", "own_context")
             if not isinstance(source, Source) and not (optional and source is None):
-                raise FunclError(f"{setting} must be Noise, Pixels or Coreset, not {source!r}.")
+                raise FunclError(
+                    f"{setting} must be a source of context points such as "
+                    f"funcl.memory.Noise(40), Pixels or Coreset, not {source!r}."
+                )
             if setting in ("first_context", "own_context") and isinstance(source, Coreset):
                 raise FunclError(
                     f"{setting} cannot be a Coreset: memory holds earlier tasks only. "
                     "Use Noise or Pixels."
                 )
+
+    def check(self, problem: Problem, sizes: Mapping[str, int]) -> None:
+        """Refuse settings that do not go with the network or the tasks."""
+        if self.likelihood == "local" and not isinstance(problem.network, LayeredNetwork):
+            raise FunclError(
+                "likelihood='local' needs a network that exposes its layers; "
+                "use likelihood='weights' with this one."
+            )
         if self.remembers:
             for task, size in sizes.items():
                 if self.coreset_size > size:
@@ -183,7 +189,7 @@ class SFSVI(Method):
 
     def loss(
         self, problem: Problem, trainable: Gaussian, reference: Reference, batch: Batch, keys: Keys
-    ) -> tuple[Array, dict[str, Array]]:
+    ) -> tuple[Array, Array]:
         """−E_q[log p(y | f(x))], summed over the batch."""
         network = required_network(problem)
         if self.likelihood == "local":
@@ -192,7 +198,7 @@ class SFSVI(Method):
         else:
             logits = weight_draws(network, trainable, batch.x, keys.noise, self.draws)
         nll, correct = cross_entropy(logits, batch.y, batch.mask)
-        return jnp.sum(nll) / self.draws, {"accuracy": jnp.mean(correct, dtype=nll.dtype)}
+        return jnp.sum(nll) / self.draws, jnp.mean(correct, dtype=nll.dtype)
 
     def penalty(  # pyright: ignore[reportIncompatibleVariableOverride]
         self, problem: Problem, trainable: Gaussian, reference: Reference, batch: Batch, keys: Keys
@@ -340,7 +346,8 @@ class SFSVI(Method):
     ) -> Array:
         """Average over weight draws, the same for all inputs."""
         network = required_network(problem)
-        logits = weight_draws(network, state.trainable, x, keys.noise, self.prediction_draws)
+        how_many = self.prediction_draws
+        logits = weight_draws(network, state.trainable, x, keys.noise, how_many, False)
         mask = head.mask(problem.outputs)
         if self.prediction == "logits":
             return probabilities(jnp.mean(logits, axis=0), mask)

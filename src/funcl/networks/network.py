@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from funcl.errors import FunclError
 from funcl.networks.layers import Layer
 
 Parameters = Any
@@ -32,6 +33,30 @@ class Network:
     def apply(self, parameters: Parameters, x: Array) -> Array:
         """Outputs [examples, outputs] for a batch of inputs."""
         raise NotImplementedError
+
+
+def check_network(network: Network, input_shape: tuple[int, ...], outputs: int, dtype: str) -> None:
+    """Refuse a network that does not map a batch of inputs to its outputs; nothing is computed."""
+    batch = jax.ShapeDtypeStruct((2, *input_shape), dtype)
+
+    def run(key: Array, x: Array) -> Array:
+        return network.apply(network.init(key, input_shape, outputs), x)
+
+    try:
+        found = jax.eval_shape(run, jax.eval_shape(lambda: jax.random.key(0)), batch)
+        shape = found.shape
+    except FunclError:
+        raise
+    except Exception as mistake:
+        raise FunclError(
+            f"{type(network).__name__} fails on 2 inputs of shape {input_shape} and {outputs} "
+            f"outputs: {mistake}"
+        ) from mistake
+    if shape != (2, outputs):
+        raise FunclError(
+            f"{type(network).__name__} maps 2 inputs of shape {input_shape} to an array of shape "
+            f"{shape}, and it must be (2, {outputs}): one row for each, one column for each output."
+        )
 
 
 class LayeredNetwork(Network):

@@ -157,7 +157,7 @@ def calibration_chart(group: Mapping[str, Run]) -> dict[str, Any]:
         y=alt.Y("accuracy:Q", scale=unit, axis=alt.Axis(tickCount=5), title="accuracy"),
         color=_colours(list(group)),
     )
-    line = base.mark_line(strokeWidth=1.5)
+    line = base.mark_line(strokeWidth=1.5, opacity=0.3)  # dots tell which bins count
     point = base.mark_point(filled=True, opacity=0.85).encode(
         size=alt.Size("share:Q", scale=alt.Scale(domain=[0, 1], range=[25, 420]), legend=None),
         tooltip=[
@@ -176,7 +176,9 @@ def training_chart(curves: Mapping[str, Records]) -> dict[str, Any]:
     records = [{"run": label, **point} for label, curve in curves.items() for point in curve]
     positive = all(record["loss"] > 0 for record in records)
     scale = alt.Scale(type="log", nice=True) if positive else alt.Scale(zero=False)
-    line = alt.Chart(alt.Data(values=records)).mark_line(strokeWidth=1.5, clip=True).encode(
+    dots = alt.OverlayMarkDef(size=14)  # a task may be a single point
+    base = alt.Chart(alt.Data(values=records))
+    line = base.mark_line(strokeWidth=1.5, clip=True, point=dots).encode(
         x=alt.X("step:Q", title="gradient steps", axis=alt.Axis(format="~s", tickCount=6)),
         y=alt.Y("loss:Q", scale=scale, title="loss"),
         color=_colours(list(curves)),

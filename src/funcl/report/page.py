@@ -1,8 +1,6 @@
 """One self-contained HTML page about runs: no network, and readable without JavaScript."""
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -11,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from funcl.disk import replace_file, writing
 from funcl.errors import FunclError
 from funcl.report import charts
 from funcl.report.figures import curve_of_run, end_of_run, matrix_of_run, reliability
-from funcl.report.runs import Run, by_setting, load_run
+from funcl.report.runs import Run, by_setting, load_runs
 from funcl.report.style import PALETTE, PALETTE_ON_DARK
 from funcl.report.tables import LEGEND, Cell, Table, comparison, to_html
 
@@ -35,19 +34,12 @@ def write_report(folders: Sequence[str | Path], path: str | Path) -> None:
     """Write one page about the runs in `folders` to `path`."""
     if not folders:
         raise FunclError("A report needs at least one run folder: name the folders of your runs.")
-    text = render([load_run(folder) for folder in folders])
+    text = render(load_runs(folders))
     path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise FunclError(
-            f"The report could not be written to {path} ({error.strerror}): "
-            "choose a folder that exists, may be written and has room."
-        ) from error
+    if path.is_file() and not path.read_bytes().lstrip().lower().startswith(b"<!doctype html"):
+        raise FunclError(f"{path} is there and no page: name another one for the report by -o.")
+    with writing(path):
+        replace_file(path, text.encode())
 
 
 def render(runs: Sequence[Run]) -> str:
@@ -233,11 +225,11 @@ def _circumstances(group: Mapping[str, Run]) -> Table:
         memory = info.get("peak_memory")
         facts = {
             "scenario": f"{history.scenario}, {history.heads} head",
-            "preset": "as published" if info.get("preset") else "own settings",
+            "preset": "the preset's settings" if info.get("preset") else "settings of its own",
             "seeds": ", ".join(map(str, history.seeds)),
             "data seed": str(history.data_seed),
             **{f"{kind} time": f"{value:,.1f} s" for kind, value in seconds.items()},
-            "peak memory": f"{memory / 2**30:.2f} GiB" if memory else "not measured",
+            "peak memory": f"{memory / 2**20:,.0f} MiB" if memory else "not measured",
             **{key: _text(info.get(key)) for key in ("precision", "hardware", "commit", "command")},
             **{name: _text(value) for name, value in (info.get("versions") or {}).items()},
         }

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,21 @@ def load_run(folder: str | Path) -> Run:
         )
     history = History.load(folder / "history.json")
     return Run(info, history, _read_log(folder / "log.jsonl"), folder.resolve().name)
+
+
+def load_runs(folders: Sequence[str | Path]) -> list[Run]:
+    """Read run folders; where one holds a method on every task alone, its runs get to know that."""
+    runs = [load_run(folder) for folder in folders]
+    return [_with_independent(run, runs) for run in runs]
+
+
+def _with_independent(run: Run, runs: Sequence[Run]) -> Run:
+    for alone in runs:
+        settings = {"type": "Separate", "method": run.history.settings.get("method")}
+        same = alone.setting == run.setting and alone.history.settings.get("method") == settings
+        if same and set(run.history.seeds) <= set(alone.history.seeds):
+            return replace(run, history=run.history.with_independent(alone.history))
+    return run
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -36,8 +36,12 @@ SEQUENCES: dict[str, Recipe] = {
     "permuted-mnist": Recipe("funcl.tasks.images:permute", ("single",), ("mnist",)),
 }
 
-# A second name for a sequence with heads that are not its default: its own row in published tables.
-ALIASES = {"split-mnist-sh": ("split-mnist", "single")}
+# A sequence with heads that are not its default has a name of its own, for it is another problem.
+ALIASES = {
+    "split-digits-sh": ("split-digits", "single"),
+    "split-mnist-sh": ("split-mnist", "single"),
+    "split-fashion-sh": ("split-fashion", "single"),
+}
 
 
 def names() -> list[str]:

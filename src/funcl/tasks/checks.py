@@ -30,12 +30,13 @@ def check_scale(scale: Any) -> float:
     return value
 
 
-def check_inputs(values: Any, where: str) -> tuple[np.ndarray, float]:
+def check_inputs(values: Any, where: str, empty: bool = False) -> tuple[np.ndarray, float]:
     """Return inputs in the dtype they are stored in, and the scale that suits it.
 
     Nothing is copied unless the dtype has to change: booleans become uint8, integers wider than
     32 bits become int32, floats wider than 32 bits become float32. Bytes are taken for
-    pixels and scaled by 1/255; everything else (booleans too) is left at its own scale.
+    pixels and scaled by 1/255; everything else (booleans too) is left at its own scale. No rows
+    at all are refused unless they may be `empty`.
     """
     array = _as_array(values, where)
     kind = array.dtype.kind
@@ -49,20 +50,31 @@ def check_inputs(values: Any, where: str) -> tuple[np.ndarray, float]:
             f"{where}: inputs need the shape (rows, features, ...), not {array.shape};"
             " a single feature is a column, x[:, None]."
         )
-    if len(array) == 0:
+    if len(array) == 0 and not empty:
         raise FunclError(f"{where} is empty: every task needs training and test rows.")
-    if array.size == 0:
+    if math.prod(array.shape[1:]) == 0:
         raise FunclError(f"{where}: rows of shape {array.shape[1:]} hold no feature.")
     if kind == "b":
         return array.astype(np.uint8), 1.0
     if kind == "f":
         return _to_float(array, where), 1.0
-    return _to_integer(array, where), 1 / 255 if array.dtype == np.uint8 else 1.0
+    return _to_integer(array, where), usual_scale(array.dtype)
+
+
+def usual_scale(dtype: Any) -> float:
+    """The scale of inputs about which nothing else is said: bytes are pixels."""
+    return 1 / 255 if dtype == np.uint8 else 1.0
 
 
 def check_labels(values: Any, where: str, rows: int) -> np.ndarray:
     """Return labels as a vector of integers or of strings, one for each of `rows` inputs."""
     array = _as_array(values, where)
+    if array.dtype.kind == "U" and isinstance(values, list | tuple):
+        other = next((v for v in values if not isinstance(v, str)), None)
+        if other is not None:
+            raise FunclError(
+                f"{where}: labels must be all strings or all numbers, but {other!r} is no string."
+            )
     if array.ndim != 1:
         hint = "; turn one-hot rows into labels by y.argmax(1)" if array.ndim == 2 else ""
         raise FunclError(
@@ -128,7 +140,7 @@ def _to_integer(array: np.ndarray, where: str) -> np.ndarray:
     if np.can_cast(array.dtype, np.int32):
         return _native(array)
     limits = np.iinfo(np.int32)
-    if array.min() < limits.min or array.max() > limits.max:
+    if array.size and (array.min() < limits.min or array.max() > limits.max):
         beyond = (array < limits.min) | (array > limits.max)
         _refuse_rows(beyond, where, "hold values beyond int32; give the inputs as floats")
     return array.astype(np.int32)

@@ -5,16 +5,17 @@ import os
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
+from funcl.disk import writing
 from funcl.errors import FunclError
 from funcl.tasks.formats import DamagedError
 
 CHUNK = 1 << 16
 ATTEMPTS_PER_MIRROR = 4
+ADVICE = "make room or permit it, or name another folder in $FUNCL_CACHE"
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -58,7 +59,7 @@ def download(
             # The fault may lie in bytes that were here before: it deserves another try then.
             again = before > 0
         else:
-            with writing(target):
+            with writing(target, ADVICE):
                 os.replace(partial, target)
             return
         if again:
@@ -68,18 +69,6 @@ def download(
         f"{target.name} could not be downloaded ({listed}); try again later, or put the files into"
         " a folder and name it in $FUNCL_DATA."
     )
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses, for want of room or of permission, into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise FunclError(
-            f"{path} cannot be written ({error.strerror or error}); make room or permit it, or name"
-            " another folder in $FUNCL_CACHE."
-        ) from None
 
 
 def _receive(url: str, partial: Path, timeout: float, progress: Progress | None) -> None:
@@ -112,13 +101,13 @@ def _store(
     total = received + int(length) if length and length.isdigit() else None
     name = partial.name.removesuffix(".partial")
     # Unbuffered, so that a full disk shows where bytes are written and nowhere else.
-    with writing(partial):
+    with writing(partial, ADVICE):
         file = partial.open("ab" if resumed else "wb", buffering=0)
     with file:
         while chunk := response.read1(CHUNK):
             unwritten = memoryview(chunk)
             while unwritten:
-                with writing(partial):
+                with writing(partial, ADVICE):
                     unwritten = unwritten[file.write(unwritten) :]
             received += len(chunk)
             if progress:

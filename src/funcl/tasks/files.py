@@ -3,13 +3,13 @@
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from funcl.disk import cache_folder, locked
 from funcl.errors import FunclError, unknown
 from funcl.tasks import formats
 from funcl.tasks.formats import Arrays, DamagedError
@@ -17,18 +17,12 @@ from funcl.tasks.sources import (
     DATASETS,
     IDX_FILES,
     Dataset,
-    cache_folder,
     candidates,
     shared_folders,
 )
 
 if TYPE_CHECKING:
     from funcl.tasks.download import Progress
-
-try:
-    import fcntl
-except ImportError:  # Windows: two simultaneous downloads of one set are not kept apart there
-    fcntl = None
 
 SILENCE = 30.0  # seconds without a byte after which a mirror is given up
 
@@ -81,7 +75,7 @@ def read(name: str, data_dir: Folder | None = None) -> Arrays:
             f"{data_dir} holds no {name}; put {_wanted(dataset)} there, or leave data_dir out to"
             " look elsewhere and download."
         )
-    return (copy or _download(dataset, cache_folder(), None, SILENCE)).arrays
+    return (copy or _download(dataset, cache_folder("data"), None, SILENCE)).arrays
 
 
 def fetch(
@@ -100,7 +94,7 @@ def fetch(
     """
     dataset = _dataset(name)
     if data_dir is None:
-        folder, places = cache_folder(), _places(None)
+        folder, places = cache_folder("data"), _places(None)
     else:
         folder = Path(data_dir).expanduser()
         places = [(folder, False)]
@@ -156,7 +150,7 @@ def _places(data_dir: Folder | None) -> list[tuple[Path, bool]]:
         trusted = [(folder, True)]
     if data_dir is not None:
         return trusted
-    return trusted + [(folder, False) for folder in (cache_folder(), *shared_folders())]
+    return trusted + [(folder, False) for folder in (cache_folder("data"), *shared_folders())]
 
 
 def _find(dataset: Dataset, places: list[tuple[Path, bool]]) -> _Copy | None:
@@ -210,12 +204,10 @@ def _download(dataset: Dataset, folder: Path, progress: "Progress | None", timeo
             f" it, or put {_wanted(dataset)} into a folder and name it in $FUNCL_DATA."
         )
     # Imported on demand: most runs find their data and need no network code.
-    from funcl.tasks.download import download, writing
+    from funcl.tasks.download import ADVICE, download
 
     place = folder / dataset.name
-    with writing(place):
-        place.mkdir(parents=True, exist_ok=True)
-    with _locked(place):
+    with locked(place, advice=ADVICE):
         for name, stem in IDX_FILES.items():
             target = place / f"{stem}.gz"
             if not _is_sound(dataset, name, target):
@@ -242,18 +234,3 @@ def _is_sound(dataset: Dataset, name: str, path: Path) -> bool:
     except DamagedError:
         return False
     return True
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold other processes back that would download into the same folder."""
-    from funcl.tasks.download import writing
-
-    with writing(folder):
-        file = (folder / ".lock").open("w")
-    with file:
-        if fcntl:
-            # Some network folders know no locks; a download there is no worse than without.
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield

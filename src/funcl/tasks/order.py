@@ -33,7 +33,7 @@ def proportional(counts: np.ndarray, total: int, generator: np.random.RandomStat
     >>> proportional(np.array([6, 3, 3]), 7, np.random.RandomState(0)).tolist()
     [3, 2, 2]
     """
-    exact = counts / counts.sum() * total
+    exact = total * counts / counts.sum()  # in this order of operations: ties depend on it
     shares = np.floor(exact).astype(int)
     remainders = exact - shares
     for remainder in np.unique(remainders)[::-1]:

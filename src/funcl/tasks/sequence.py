@@ -56,7 +56,7 @@ class TaskSequence:
     heads: str
     scenario: str
     scale: float
-    data_seed: int
+    data_seed: int | None
     split: str = "test"
 
     @classmethod
@@ -68,7 +68,7 @@ class TaskSequence:
         names: Iterable[str] | None = None,
         name: str = "custom",
         scale: float | None = None,
-        data_seed: int = 0,
+        data_seed: int | None = None,
     ) -> "TaskSequence":
         """Make a sequence of one `(x_train, y_train, x_test, y_test)` per task, and check it.
 
@@ -77,7 +77,7 @@ class TaskSequence:
         are the columns. Inputs are used as they are, without a copy, unless their dtype has to
         change: booleans become uint8, int64 becomes int32, float64 becomes float32. `scale` is
         1/255 for uint8 inputs and 1 otherwise, unless given. An array that several tasks share
-        stays one array.
+        stays one array. `data_seed` says with which seed the arrays were drawn, if with any.
 
         >>> x, y = np.zeros((4, 2)), ["cat", "dog", "cat", "dog"]
         >>> sequence = TaskSequence.from_arrays([(x, y, x, y), (x, y, x, y)], heads="multi")
@@ -86,7 +86,9 @@ class TaskSequence:
         >>> sequence[1].classes, sequence[1].columns, sequence[1].y_train.tolist()
         (('cat', 'dog'), (2, 3), [2, 3, 2, 3])
         """
-        heads, data_seed = checks.check_heads(heads), seed_number("data_seed", data_seed)
+        heads = checks.check_heads(heads)
+        if data_seed is not None:
+            data_seed = seed_number("data_seed", data_seed)
         given = _unpack(tasks)
         labels = _name_tasks(names, len(given))
         inputs, default_scale = _check_all_inputs(given, labels)

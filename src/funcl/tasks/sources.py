@@ -88,14 +88,6 @@ DATASETS: dict[str, Dataset] = {
 }
 
 
-def cache_folder() -> Path:
-    """Return the folder where downloads are kept: $FUNCL_CACHE or the user's cache, and /data."""
-    if folder := os.environ.get("FUNCL_CACHE"):
-        return Path(folder).expanduser() / "data"
-    caches = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
-    return Path(caches) / "funcl" / "data"
-
-
 def shared_folders() -> list[Path]:
     """Return the folders where other programs may have put a data set already."""
     home = _home()

@@ -18,11 +18,12 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from funcl.atomic import replace_file
+from funcl.disk import replace_file, writing
 from funcl.errors import FunclError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+ADVICE = "make room or choose another folder; what was saved there before is untouched"
 
 PyTree = Any
 
@@ -39,18 +40,13 @@ def save(folder: str | os.PathLike[str], arrays: Mapping[str, PyTree], payload: 
         "payload": json.loads(json.dumps(payload)),  # as it will be read
     }
     manifest["sha256"] = _digest(manifest)
-    try:
+    with writing(folder, ADVICE):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / name, blob)
         replace_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
         for old in folder.glob("arrays-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)
-    except OSError as mistake:
-        raise FunclError(
-            f"Could not save to {folder}: {mistake.strerror or mistake}. "
-            "What was saved there before is untouched; free some space or choose another folder."
-        ) from mistake
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> dict:

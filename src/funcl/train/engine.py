@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jax import Array
 
 from funcl.errors import FunclError
 from funcl.evaluate.scores import Scores, score
+from funcl.networks.network import check_network
 from funcl.protocol import (
     Head,
     Keys,
@@ -33,6 +35,18 @@ from funcl.train.training import Seeds, Training, check_precision
 
 PyTree = Any
 EVALUATION_ROWS = 1000  # test examples in memory at once
+
+
+class Use(IntEnum):
+    """What keys are for: every call of a method's functions draws from a stream of its own."""
+
+    INIT = 0
+    BEGIN = 1
+    ENTER = 2
+    STEP = 3
+    END = 4
+    ADAPT = 5
+    PREDICT = 6
 
 
 class Position(NamedTuple):
@@ -63,6 +77,8 @@ class Engine:
 
     def __init__(self, problem: Problem, method: Method, training: Training, seeds: Seeds):
         check_precision(training)
+        if problem.network is not None:
+            check_network(problem.network, problem.input_shape, problem.outputs, problem.dtype)
         keep_compilations()
         self.problem, self.method, self.training, self.seeds = problem, method, training, seeds
         strategy = chosen_strategy(problem) if training.seed_axis == "auto" else training.seed_axis
@@ -151,7 +167,7 @@ class Engine:
         """Let the method consolidate what it learnt."""
 
         def end(learned: Learned, reference: PyTree, keys: Keys, task: TaskData) -> Learned:
-            keys = keys.fold(task.stage)
+            keys = keys.fold(Use.END).fold(task.stage)
             state = self.method.end_task(self.problem, learned.state, reference, task, keys)
             return survivors(learned._replace(state=state), learned)
 
@@ -174,7 +190,7 @@ class Engine:
                 if test.permutation is not None:
                     raw = raw.reshape(raw.shape[0], -1)[:, test.permutation]
                 inputs = self.problem.inputs(raw)
-                p = self.method.predict(self.problem, state, inputs, stage, head, keys)
+                p = self._predict_one(state, keys, inputs, stage, head)
                 return score(p, labels, first + jnp.arange(labels.shape[0]) < test.size)
 
             firsts = jnp.arange(test.y.shape[0]) * test.y.shape[1]
@@ -191,33 +207,36 @@ class Engine:
         )
         return self.kept(scores)
 
-    def predict(
-        self, state: State, x: Array, stage: int, head: Head
-    ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-        """Class probabilities [seeds, examples, outputs], and the function's moments if any.
+    def predict(self, state: State, x: Array, stage: int, head: Head) -> np.ndarray:
+        """Class probabilities [seeds, examples, outputs].
 
         The state comes from `adapted`, once for however many pieces the inputs come in.
         """
 
-        def predict(state: State, keys: Keys, x: Array, stage: Array, head: Head) -> PyTree:
-            inputs = self.problem.inputs(x)
-            p = self.method.predict(self.problem, state, inputs, stage, head, keys)
-            return p, self.method.moments(self.problem, state, inputs, stage, head)
+        def predict(state: State, keys: Keys, x: Array, stage: Array, head: Head) -> Array:
+            return self._predict_one(state, keys, self.problem.inputs(x), stage, head)
 
-        result = self._run(
-            "predict",
-            predict,
-            [True, True, False, False, False],
-            state,
-            self.keys,
-            *self.layout.place((x, jnp.int32(stage), head), seeded=False),
-        )
-        return self.kept(result)
+        return self._look("predict", predict, state, x, stage, head)
+
+    def moments(
+        self, state: State, x: Array, stage: int, head: Head
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and variance of the function [seeds, examples, head], if the method has any."""
+
+        def moments(state: State, keys: Keys, x: Array, stage: Array, head: Head) -> PyTree:
+            return self.method.moments(self.problem, state, self.problem.inputs(x), stage, head)
+
+        return self._look("moments", moments, state, x, stage, head)
 
     @property
     def compile_seconds(self) -> float:
         """Time spent on compiling so far."""
         return sum(program.compile_seconds for program in self.programs.values())
+
+    @property
+    def from_cache(self) -> int:
+        """How many programs an earlier process had compiled."""
+        return sum(program.from_cache for program in self.programs.values())
 
     @property
     def peak_bytes(self) -> int:
@@ -230,12 +249,32 @@ class Engine:
         """The stage with whose number of epochs and learning rate a stage is trained."""
         return 0 if self.method.always_first else stage
 
+    def _look(
+        self, name: str, function: Any, state: State, x: Array, stage: int, head: Head
+    ) -> PyTree:
+        """Run what reads a state and inputs and changes nothing."""
+        found = self._run(
+            name,
+            function,
+            [True, True, False, False, False],
+            state,
+            self.keys,
+            *self.layout.place((x, jnp.int32(stage), head), seeded=False),
+        )
+        return self.kept(found)
+
+    def _predict_one(
+        self, state: State, keys: Keys, inputs: Array, stage: Array, head: Head
+    ) -> Array:
+        keys = keys.fold(Use.PREDICT)
+        return self.method.predict(self.problem, state, inputs, stage, head, keys)
+
     def _start_one(self, keys: Keys) -> tuple[State, PyTree]:
-        state = self.method.init(self.problem, keys)
+        state = self.method.init(self.problem, keys.fold(Use.INIT))
         return state, self.transformation.init(state.trainable)
 
     def _begin_one(self, learned: Learned, keys: Keys, task: TaskData) -> tuple[Learned, PyTree]:
-        keys = keys.fold(task.stage)
+        keys = keys.fold(Use.BEGIN).fold(task.stage)
         state, reference = self.method.begin_task(self.problem, learned.state, task, keys)
         optimiser = learned.optimiser
         if self.method.always_first or not self.method.keeps_optimiser:
@@ -257,7 +296,7 @@ class Engine:
         def enter(learned: Learned, reference: PyTree, keys: Keys, task: TaskData) -> Learned:
             state, optimiser = learned.state, learned.optimiser
             if phase.enter is not None:
-                keys = keys.fold(task.stage).fold(number)
+                keys = keys.fold(Use.ENTER).fold(task.stage).fold(number)
                 state = phase.enter(self.problem, state, reference, task, keys)
             if not self.method.keeps_optimiser:
                 optimiser = self.transformation.init(state.trainable)
@@ -294,7 +333,7 @@ class Engine:
             count: Array,
             rate: Array,
         ) -> tuple[Learned, PyTree]:
-            keys = keys.fold(task.stage).fold(number)
+            keys = keys.fold(Use.STEP).fold(task.stage).fold(number)
             order_key = jax.random.fold_in(order_key, task.stage)
             return self._steps(phase, learned, reference, keys, task, order_key, first, count, rate)
 
@@ -334,7 +373,7 @@ class Engine:
             rounds = jnp.maximum(1, task.size // self.problem.batch_size)
             first, count = jnp.int32(0), (epochs * rounds).astype(jnp.int32)
             reference = jax.lax.stop_gradient(reference)
-            keys = keys.fold(stage)
+            keys = keys.fold(Use.ADAPT).fold(stage)
             adapted, _ = self._steps(
                 phase, fresh, reference, keys, task, order_key, first, count, rate
             )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from funcl.disk import cache_folder
 
 PyTree = Any
 SEED = PartitionSpec("seeds")
@@ -67,6 +68,20 @@ def _one_after_the_other(function: Callable, seeded: Sequence[bool]) -> Callable
     return mapped
 
 
+class CacheHits:
+    """Counts what jax finds in its compilation cache."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        jax.monitoring.register_event_listener(self._listen)
+
+    def _listen(self, event: str, **_: Any) -> None:
+        self.hits += event == "/jax/compilation_cache/cache_hits"
+
+
+CACHE = CacheHits()
+
+
 class Program:
     """A function that is compiled for each shape of its arguments, with the time that this took."""
 
@@ -74,6 +89,7 @@ class Program:
         self.products = products  # the precision of matrix products
         self.traces = 0
         self.compile_seconds = 0.0
+        self.from_cache = 0  # compilations that an earlier process had made
         self.peak_bytes = 0
         self._compiled: dict[Any, Callable] = {}
 
@@ -91,11 +107,12 @@ class Program:
             tuple((x.shape, str(x.dtype)) if isinstance(x, Array) else type(x) for x in leaves),
         )
         if shapes not in self._compiled:
-            start = time.perf_counter()
+            start, found = time.perf_counter(), CACHE.hits
             options = GPU_OPTIONS if jax.default_backend() == "gpu" else {}
             with jax.default_matmul_precision(self.products):
                 compiled = self._jitted.lower(*arguments).compile(options)
             self.compile_seconds += time.perf_counter() - start
+            self.from_cache += CACHE.hits - found
             analysis = compiled.memory_analysis()
             if analysis is not None:
                 self.peak_bytes = max(
@@ -115,7 +132,5 @@ def keep_compilations() -> None:
         or os.environ.get("FUNCL_COMPILATION_CACHE") == "0"
     ):
         return
-    base = os.environ.get("FUNCL_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    folder = Path(base) if base else Path.home() / ".cache"
-    jax.config.update("jax_compilation_cache_dir", str(folder / "funcl" / "compiled"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder("compiled")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

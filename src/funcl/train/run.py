@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from funcl.config import to_plain
 from funcl.errors import FunclError, unknown
 from funcl.evaluate.history import History
 from funcl.networks.network import Network
@@ -61,7 +62,7 @@ class Runner:
                 f"{method.name} cannot learn {sequence.name} with {sequence.heads} heads; "
                 f"it can with {' or '.join(method.scenarios)}."
             )
-        if sequence.data_seed != seeds.data_seed:
+        if sequence.data_seed not in (None, seeds.data_seed):
             raise FunclError(
                 f"{sequence.name} was made with data_seed={sequence.data_seed} and the run has "
                 f"data_seed={seeds.data_seed}: give both the same, so that results can name it."
@@ -85,13 +86,16 @@ class Runner:
             heads=sequence.heads,
             scenario=sequence.scenario,
             split=sequence.split,
-            data_seed=sequence.data_seed,
+            data_seed=seeds.data_seed,
+            settings=to_plain({"network": network, "method": method, "training": training}),
             seconds={"train": 0.0, "compile": 0.0, "evaluate": 0.0},
         )
 
     def start(self) -> Snapshot:
         """The snapshot before any task."""
-        return Snapshot(self.engine.start(), 0, Position(), None, self.blank)
+        timer = Timer(self.engine, self.blank)
+        learned = jax.block_until_ready(self.engine.start())
+        return Snapshot(learned, 0, Position(), None, timer.history("train"))
 
     def data(self, stage: int) -> TaskData:
         """The training data of a stage, on the device."""

@@ -58,13 +58,13 @@ def take_steps(
             task.stage,
         )
         step_keys = keys.fold(index)
-        (loss, info), gradient = jax.value_and_grad(phase.loss, 1, has_aux=True)(
-            problem, before, reference, batch, step_keys
+        (loss, accuracy), gradient = jax.value_and_grad(phase.loss, 1, has_aux=True)(
+            problem, before, reference, batch, step_keys.fold(0)
         )
         penalty, total = zero, gradient
         if phase.penalty is not None:
             penalty, pull = jax.value_and_grad(phase.penalty, 1)(
-                problem, before, reference, batch, step_keys
+                problem, before, reference, batch, step_keys.fold(1)
             )
             total = jax.tree.map(jnp.add, gradient, pull)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
@@ -74,7 +74,7 @@ def take_steps(
         after = optax.apply_updates(before, jax.tree.map(lambda u: rate * u, updates))
         if phase.after_step is not None:
             running = phase.after_step(problem, running, reference, Step(before, after, gradient))
-        sums = jax.tree.map(jnp.add, sums, (loss, penalty, info["accuracy"]))
+        sums = jax.tree.map(jnp.add, sums, (loss, penalty, accuracy))
         return after, running, optimiser, order, sums
 
     order = jnp.arange(task.x.shape[0])
