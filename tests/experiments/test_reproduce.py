@@ -6,9 +6,9 @@ import pytest
 from funcl import tasks
 from funcl.errors import FunclError
 from funcl.experiments.reproduce import (
-    Bench,
+    Case,
     Deadline,
-    Run,
+    Measurer,
     measured_tables,
     names,
     plan,
@@ -89,7 +89,7 @@ def test_a_deadline_leaves_room_for_the_next_chunk(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tiny():
-    runs = [Run.preset("split-digits", method) for method in ("finetune", "joint")]
+    runs = [Case.preset("split-digits", method) for method in ("finetune", "joint")]
     return [
         replace(run, network=MLP([8]), training=replace(run.training, epochs=epochs, chunk=5))
         for run, epochs in zip(runs, (2, 1), strict=True)
@@ -97,7 +97,7 @@ def tiny():
 
 
 def bench(folder, seeds=2, **options):
-    return Bench(seeds, Store(folder / "store"), folder / "results", **options)
+    return Measurer(seeds, Store(folder / "store"), folder / "results", **options)
 
 
 def test_cells_are_measured_kept_and_extended(tiny, tmp_path):
@@ -107,7 +107,7 @@ def test_cells_are_measured_kept_and_extended(tiny, tmp_path):
     assert [s.done for s in status] == [(0, 1), (0, 1)]
     assert all(s.left == () and s.seconds_left == 0.0 for s in status)
     # Every run's first seed before any second one, the cheaper run before the other.
-    done = [(e.run.method, e.seeds) for e in events if e.kind == "done"]
+    done = [(e.case.method, e.seeds) for e in events if e.kind == "done"]
     assert done == [("joint", (0,)), ("finetune", (0,)), ("joint", (1,)), ("finetune", (1,))]
     value = read_result(tmp_path / "results" / "split-digits" / "finetune.json")
     assert (value["seeds"], value["preset"], value["seeds_together"]) == ([0, 1], False, 1)
@@ -175,9 +175,9 @@ def test_the_toy_grid_reaches_as_far_as_published():
 
 
 def test_the_toy_figure_is_drawn_over_kept_states(tmp_path):
-    run = Run.preset("toy2d", "sfsvi")
+    run = Case.preset("toy2d", "sfsvi")
     method = replace(
-        run.learner, draws=1, context=Coreset(2), own_context=None, first_context=Noise(2)
+        run.method_value, draws=1, context=Coreset(2), own_context=None, first_context=Noise(2)
     )
     training = replace(run.training, epochs=1)
     runner = Runner(

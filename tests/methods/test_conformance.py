@@ -53,8 +53,9 @@ def test_save_and_restore_in_the_middle_of_a_task(case, tmp_path):
     conformance.check_restore(*case, tmp_path)
 
 
-def test_seed_axis_in_single_precision():
-    conformance.check_seed_axis_in_single_precision(FineTune(), "multi")
+@pytest.mark.parametrize("name", ["sfsvi-local", "finetune"])
+def test_seed_axis_in_single_precision(name):
+    conformance.check_seed_axis_in_single_precision(CASES[name][0], "multi")
 
 
 def test_strength_zero_is_the_likelihood_alone():
@@ -74,5 +75,6 @@ def test_separate_tasks_share_nothing():
     conformance.check_memory_does_not_matter(*CASES["separate"])
 
 
-def test_joint_is_at_least_as_good_as_fine_tuning():
-    conformance.check_joint_is_no_worse(FineTune(), "single")
+@pytest.mark.parametrize("method", [FineTune(), SMALL], ids=lambda method: method.name)
+def test_joint_is_at_least_as_good_as_fine_tuning(method):
+    conformance.check_joint_is_no_worse(method, "single")

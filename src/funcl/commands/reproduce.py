@@ -82,7 +82,7 @@ def reproduce(
     say(console, f"Written: {', '.join(map(str, done.files))}")
     for status in done.status:
         if status.left:
-            left = f"{status.run.name}: {len(status.left)} of "
+            left = f"{status.case.name}: {len(status.left)} of "
             left += f"{len(status.left) + len(status.done)} seeds are left"
             if status.seconds_left:
                 left += f", about {clock(status.seconds_left)}"
@@ -111,7 +111,7 @@ class Display:
         from funcl.commands.progress import RunProgress
 
         seeds = ", ".join(map(str, event.seeds))
-        what = f"{event.run.name}, {'seed' if len(event.seeds) == 1 else 'seeds'} {seeds}"
+        what = f"{event.case.name}, {'seed' if len(event.seeds) == 1 else 'seeds'} {seeds}"
         if event.kind == "started":
             self._clear()
             self.shown = RunProgress(event.runner, self.console, f"{what}: ").__enter__()

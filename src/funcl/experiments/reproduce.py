@@ -33,18 +33,18 @@ PLAIN_VARIANT = "none"
 
 
 @dataclass(frozen=True)
-class Run:
+class Case:
     """One row and column of a table: what is run."""
 
     sequence: str
     method: str
     variant: str | None
     network: Network
-    learner: Method
+    method_value: Method
     training: Training
 
     @classmethod
-    def preset(cls, sequence: str, method: str, variant: str | None = None) -> Run:
+    def preset(cls, sequence: str, method: str, variant: str | None = None) -> Case:
         """The run of a preset."""
         return cls(sequence, method, variant, *presets.preset(sequence, method, variant))
 
@@ -56,7 +56,7 @@ class Run:
     @property
     def is_preset(self) -> bool:
         """Whether its settings are those of the preset, unchanged."""
-        return self == Run.preset(self.sequence, self.method, self.variant)
+        return self == Case.preset(self.sequence, self.method, self.variant)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Event:
     """
 
     kind: str
-    run: Run
+    case: Case
     seeds: tuple[int, ...]
     runner: Runner
     snapshot: Snapshot | None = None
@@ -78,14 +78,14 @@ class Event:
 class Status:
     """How far a run is: its seeds that are finished and left, and an estimate for those left."""
 
-    run: Run
+    case: Case
     done: tuple[int, ...]
     left: tuple[int, ...]
     seconds_left: float | None  # None: nothing of it has been timed
 
 
 @dataclass(frozen=True)
-class Report:
+class Outcome:
     """What `reproduce` has done: status of every run, tables, and the files written."""
 
     name: str
@@ -113,7 +113,7 @@ def reproduce(
     on_event: Callable[[Event], object] = lambda event: None,
     together: int | None = None,
     data_dir: str | Path | None = None,
-) -> Report:
+) -> Outcome:
     """Measure a table or figure by name, as far as `budget` seconds go, over what is kept already.
 
     `only` is one sequence, `method` and `variant` ("none": the plain one) narrow the rows.
@@ -121,17 +121,17 @@ def reproduce(
     CPU, unless said otherwise. Results go to `results`; the page and the figures to `docs`.
     """
     store = store if isinstance(store, Store) else Store(store)
-    bench = Bench(seeds, store, Path(results), on_event, together, data_dir)
-    runs = plan(name, only, method, variant)
+    measurer = Measurer(seeds, store, Path(results), on_event, together, data_dir)
+    cases = plan(name, only, method, variant)
     deadline = Deadline(budget)
-    status = bench.measure(runs, deadline)
-    written = [*bench.written]
+    status = measurer.measure(cases, deadline)
+    written = [*measurer.written]
     if docs is not None:
         figure = definition(name).get("figure")
         if figure and status[0].done:
-            written += bench.draw(status[0], Path(docs) / "figures" / figure, deadline)
+            written += measurer.draw(status[0], Path(docs) / "figures" / figure, deadline)
         written.append(write_results_page(results, Path(docs) / "results.md"))
-    return Report(name, tuple(status), tuple(measured_tables(name, results, only)), tuple(written))
+    return Outcome(name, tuple(status), tuple(measured_tables(name, results, only)), tuple(written))
 
 
 def names() -> list[str]:
@@ -148,27 +148,27 @@ def definition(name: str) -> dict[str, Any]:
 
 def plan(
     name: str, only: str | None = None, method: str | None = None, variant: str | None = None
-) -> list[Run]:
+) -> list[Case]:
     """The runs of a table or figure that there are presets for, narrowed down."""
     table = definition(name)
     sequences = [column["sequence"] for column in table["columns"]]
     if only is not None and only not in sequences:
         raise unknown(f"sequence in {name}", only, sequences)
-    runs = []
+    cases = []
     for sequence in [only] if only else sequences:
         for row in table["rows"]:
             known = row["method"] in presets.methods(sequence)
             choice = [None, *presets.variants(sequence, row["method"])] if known else []
             if row.get("variant") in choice:
-                runs.append(Run.preset(sequence, row["method"], row.get("variant")))
-    methods = {run.method for run in runs}
+                cases.append(Case.preset(sequence, row["method"], row.get("variant")))
+    methods = {case.method for case in cases}
     if method is not None and method not in methods:
         raise unknown(f"method that can be measured in {name}", method, methods)
-    runs = [run for run in runs if method in (None, run.method)]
-    variants = {run.variant or PLAIN_VARIANT for run in runs}
+    cases = [case for case in cases if method in (None, case.method)]
+    variants = {case.variant or PLAIN_VARIANT for case in cases}
     if variant is not None and variant not in variants:
         raise unknown(f"variant in {name}", variant, variants)
-    return [run for run in runs if variant in (None, run.variant or PLAIN_VARIANT)]
+    return [case for case in cases if variant in (None, case.variant or PLAIN_VARIANT)]
 
 
 def measured_tables(name: str, results: str | Path, only: str | None = None) -> list[Table]:
@@ -184,7 +184,7 @@ def measured_tables(name: str, results: str | Path, only: str | None = None) -> 
 
 
 @dataclass
-class Bench:
+class Measurer:
     """Measures runs on this machine: the seeds asked for, where things are kept, who watches."""
 
     seeds: int | Sequence[int]
@@ -194,7 +194,8 @@ class Bench:
     together: int | None = None
     data_dir: str | Path | None = None
     written: list[Path] = field(default_factory=list)
-    pace: dict[Run, float] = field(default_factory=dict)  # seconds per step and seed, measured here
+    # Seconds per step and seed, and seconds spent already, of what had to pause.
+    pace: dict[Case, tuple[float, float]] = field(default_factory=dict)
     _sequences: dict[str, TaskSequence] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -205,43 +206,43 @@ class Bench:
         alone = jax.default_backend() == "cpu"
         self.group = self.together or (1 if alone else len(self.numbers))
 
-    def measure(self, runs: Sequence[Run], deadline: Deadline | None = None) -> list[Status]:
+    def measure(self, cases: Sequence[Case], deadline: Deadline | None = None) -> list[Status]:
         """Run what is left of the cells, first seeds first and cheap runs before others.
 
         Results are written whenever a group of seeds is finished. The deadline ends a group between
         two chunks of steps; its state is kept.
         """
         deadline = deadline or Deadline(None)
-        keys = {run: cell_key(self.runner(run, self.numbers[:1])) for run in runs}
-        cheap_first = sorted(runs, key=self.work)
+        keys = {case: cell_key(self.runner(case, self.numbers[:1])) for case in cases}
+        cheap_first = sorted(cases, key=self.work)
         groups = [
-            (run, self.numbers[n : n + self.group])
+            (case, self.numbers[n : n + self.group])
             for n in range(0, len(self.numbers), self.group)
-            for run in cheap_first
+            for case in cheap_first
         ]
-        for run, numbers in groups:
-            left = tuple(seed for seed in numbers if self.store.cell(keys[run], seed) is None)
+        for case, numbers in groups:
+            left = tuple(seed for seed in numbers if self.store.cell(keys[case], seed) is None)
             if left and not (
-                deadline.leaves_time() and self._group(run, left, keys[run], deadline)
+                deadline.leaves_time() and self._group(case, left, keys[case], deadline)
             ):
                 break
-        for run in runs:
-            self._write(run, keys[run])
-        return [self._status(run, keys[run]) for run in runs]
+        for case in cases:
+            self._write(case, keys[case])
+        return [self._status(case, keys[case]) for case in cases]
 
-    def runner(self, run: Run, numbers: Sequence[int]) -> Runner:
+    def runner(self, case: Case, numbers: Sequence[int]) -> Runner:
         """A run's runner for some seeds; it evaluates after every task."""
-        if run.sequence not in self._sequences:
-            self._sequences[run.sequence] = tasks.load(run.sequence, data_dir=self.data_dir)
+        if case.sequence not in self._sequences:
+            self._sequences[case.sequence] = tasks.load(case.sequence, data_dir=self.data_dir)
         seeds = Seeds.of(numbers, SOURCES, 0)
-        sequence = self._sequences[run.sequence]
-        return Runner(sequence, run.network, run.learner, run.training, seeds, variant=run.variant)
+        settings = case.network, case.method_value, case.training
+        return Runner(self._sequences[case.sequence], *settings, seeds, variant=case.variant)
 
-    def work(self, run: Run) -> float:
+    def work(self, case: Case) -> float:
         """A rough measure of a run's cost: its steps times its parameters."""
-        runner = self.runner(run, self.numbers[:1])
+        runner = self.runner(case, self.numbers[:1])
         shapes = jax.eval_shape(
-            lambda key: run.network.init(key, runner.problem.input_shape, runner.problem.outputs),
+            lambda key: case.network.init(key, runner.problem.input_shape, runner.problem.outputs),
             jax.random.key(0),
         )
         parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
@@ -254,25 +255,25 @@ class Bench:
         """
         from funcl.experiments.toy import draw_toy
 
-        key = cell_key(self.runner(status.run, self.numbers[:1]))
+        key = cell_key(self.runner(status.case, self.numbers[:1]))
         cell = self.store.cell(key, status.done[0])
         assert cell is not None
-        runner = self.runner(status.run, cell.settings["measured"]["seeds_together"])
+        runner = self.runner(status.case, cell.settings["measured"]["seeds_together"])
         drawn = draw_toy(runner, self.store, path, cell.seeds[0], deadline)
         return [path] if drawn else []
 
-    def _group(self, run: Run, numbers: tuple[int, ...], key: str, deadline: Deadline) -> bool:
+    def _group(self, case: Case, numbers: tuple[int, ...], key: str, deadline: Deadline) -> bool:
         """Run some seeds in one program; whether they got to the end in time."""
-        runner = self.runner(run, numbers)
-        self.on_event(Event("started", run, numbers, runner))
+        runner = self.runner(case, numbers)
+        self.on_event(Event("started", case, numbers, runner))
         deadline.begin()
         last = None
         for last in self.store.advance(runner, deadline):
-            self.on_event(Event("progress", run, numbers, runner, last))
+            self.on_event(Event("progress", case, numbers, runner, last))
         assert last is not None
         if last.stage < len(runner.stages):
-            self._note_pace(run, runner, last)
-            self.on_event(Event("paused", run, numbers, runner, last))
+            self._note_pace(case, runner, last)
+            self.on_event(Event("paused", case, numbers, runner, last))
             return False
         settings = {
             **last.history.settings,
@@ -285,19 +286,19 @@ class Bench:
             },
         }
         self.store.keep_cells(key, replace(last.history, settings=settings))
-        self._write(run, key)
-        self.on_event(Event("done", run, numbers, runner, last))
+        self._write(case, key)
+        self.on_event(Event("done", case, numbers, runner, last))
         return True
 
-    def _note_pace(self, run: Run, runner: Runner, snapshot: Snapshot) -> None:
+    def _note_pace(self, case: Case, runner: Runner, snapshot: Snapshot) -> None:
         done = sum(sum(runner.steps(stage)) for stage in range(snapshot.stage))
         if snapshot.report is not None:
             done += snapshot.report.step
         if done:
             seconds = snapshot.history.seconds["train"]
-            self.pace[run] = seconds / done / len(snapshot.history.seeds)
+            self.pace[case] = seconds / done / len(snapshot.history.seeds), seconds
 
-    def _write(self, run: Run, key: str) -> None:
+    def _write(self, case: Case, key: str) -> None:
         """Write the result of every seed that the store holds, asked for now or earlier."""
         histories = [h for seed in self.store.seeds(key) if (h := self.store.cell(key, seed))]
         if not histories:
@@ -308,23 +309,24 @@ class Bench:
         value = result(
             replace(whole, settings=settings),
             measured=measured,
-            preset=run.is_preset,
-            tuning=presets.tuning(run.sequence, run.method, run.variant),
+            preset=case.is_preset,
+            tuning=presets.tuning(case.sequence, case.method, case.variant),
         )
         path = write_result(self.results, value)
         if path not in self.written:
             self.written.append(path)
 
-    def _status(self, run: Run, key: str) -> Status:
+    def _status(self, case: Case, key: str) -> Status:
         histories = {seed: self.store.cell(key, seed) for seed in self.numbers}
         done = tuple(seed for seed, history in histories.items() if history is not None)
         left = tuple(seed for seed in self.numbers if seed not in done)
         spent = [sum(h.seconds.values()) for h in histories.values() if h is not None]
         estimate = float(np.mean(spent)) * len(left) if spent else None
-        if estimate is None and run in self.pace:
-            steps = all_steps(self.runner(run, self.numbers[:1]))
-            estimate = self.pace[run] * steps * len(left)
-        return Status(run, done, left, estimate if left else 0.0)
+        if estimate is None and case in self.pace:
+            steps = all_steps(self.runner(case, self.numbers[:1]))
+            pace, spent_already = self.pace[case]
+            estimate = pace * steps * len(left) - spent_already
+        return Status(case, done, left, estimate if left else 0.0)
 
 
 class Deadline:

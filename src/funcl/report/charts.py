@@ -157,7 +157,8 @@ def calibration_chart(group: Mapping[str, Run]) -> dict[str, Any]:
         y=alt.Y("accuracy:Q", scale=unit, axis=alt.Axis(tickCount=5), title="accuracy"),
         color=_colours(list(group)),
     )
-    line = base.mark_line(strokeWidth=1.5, opacity=0.3)  # dots tell which bins count
+    # Bins that hold next to nothing are dots alone: a line through them would shout.
+    line = base.transform_filter("datum.share >= 0.01").mark_line(strokeWidth=1.5, opacity=0.5)
     point = base.mark_point(filled=True, opacity=0.85).encode(
         size=alt.Size("share:Q", scale=alt.Scale(domain=[0, 1], range=[25, 420]), legend=None),
         tooltip=[

@@ -78,7 +78,7 @@ def _section(setting: str, group: Mapping[str, Run], table: Table) -> dict[str, 
     found += [
         _matrix(label, run, low)
         for label, run in group.items()
-        if np.isfinite(matrix_of_run(run.history)[0]).any()
+        if np.isfinite(matrix_of_run(run.history)[0]).any(axis=1).sum() > 1  # one row is below
     ]
     found.append(_tasks(group))
     if any(len(reliability(run.history)) for run in group.values()):
