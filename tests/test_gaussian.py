@@ -10,7 +10,17 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from funcl.gaussian import Gaussian, kl, kl_of_moments, sample, standard_normal, variance
+from funcl import gaussian
+from funcl.gaussian import (
+    Gaussian,
+    hashed_bits,
+    kl,
+    kl_of_moments,
+    sample,
+    seeds_of_draws,
+    standard_normal,
+    variance,
+)
 
 
 def posterior(seed):
@@ -59,7 +69,7 @@ def test_a_missing_log_variance_marks_parameters_that_are_not_random(pattern):
     mean = jax.tree.map(lambda _: jnp.ones(3), WHOLE)
     log_variance = jax.tree.map(lambda _: jnp.full(3, -2.0), PATTERNS[pattern])
     q = Gaussian(mean, log_variance)
-    drawn, spread = sample(q, jax.random.key(0)), variance(q)
+    drawn, spread = sample(q, seeds_of_draws(q, jax.random.key(0), 1)[0]), variance(q)
     assert jax.tree.structure(drawn) == jax.tree.structure(spread) == jax.tree.structure(mean)
     random = 0
     for layer, name in itertools.product(WHOLE, ("weight", "bias")):
@@ -75,15 +85,15 @@ def test_a_draw_does_not_depend_on_which_other_parameters_are_random():
     mean = jax.tree.map(lambda _: jnp.zeros(3), WHOLE)
     both = Gaussian(mean, mean)
     head_only = Gaussian(mean, {**mean, "layer": None})
-    key = jax.random.key(3)
-    one, other = sample(both, key)["head"], sample(head_only, key)["head"]
+    words = seeds_of_draws(both, jax.random.key(3), 1)[0]
+    one, other = sample(both, words)["head"], sample(head_only, words)["head"]
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_a_draw_has_the_mean_and_the_variance_of_its_gaussian():
     q = posterior(0)
     q = jax.tree.map(lambda a: a.astype(jnp.float32), q)
-    draws = jax.vmap(lambda k: sample(q, k))(jax.random.split(jax.random.key(0), 4_000))
+    draws = jax.vmap(lambda words: sample(q, words))(seeds_of_draws(q, jax.random.key(0), 4_000))
     for name, values in draws.items():
         deviation = np.exp(0.5 * q.log_variance[name])
         z = (np.asarray(values) - q.mean[name]) / deviation
@@ -97,9 +107,13 @@ def test_a_draw_has_the_mean_and_the_variance_of_its_gaussian():
 NORMALS = 200_000
 
 
+def words(seed):
+    return jax.random.bits(jax.random.key(seed), (2,), jnp.uint32)
+
+
 @pytest.fixture(scope="module")
 def normals():
-    return np.asarray(standard_normal(jax.random.key(0), (NORMALS,)), np.float64)
+    return np.asarray(standard_normal(words(0), (NORMALS,)), np.float64)
 
 
 def test_standard_normals_have_standard_moments(normals):
@@ -126,8 +140,8 @@ def test_the_polynomials_invert_the_error_function_to_the_stated_tolerance(monke
         )
     )
     bits = jnp.asarray(chosen << 9)
-    monkeypatch.setattr(jax.random, "bits", lambda *_: bits)
-    found = np.asarray(standard_normal(jax.random.key(0), bits.shape), np.float64)
+    monkeypatch.setattr(gaussian, "hashed_bits", lambda *_: bits)
+    found = np.asarray(standard_normal(words(0), bits.shape), np.float64)
     u = (chosen * 2.0 + 1) * 2.0**-23 - 1
     expected = np.sqrt(2) * scipy.special.erfinv(u)
     assert np.isfinite(found).all()
@@ -138,15 +152,51 @@ def test_the_polynomials_invert_the_error_function_to_the_stated_tolerance(monke
 
 
 def test_one_key_gives_the_same_normals_alone_and_in_a_batch():
-    keys = jax.random.split(jax.random.key(1), 4)
-    together = jax.vmap(lambda k: standard_normal(k, (5, 3)))(keys)
-    alone = jnp.stack([standard_normal(k, (5, 3)) for k in keys])
+    pairs = jax.random.bits(jax.random.key(1), (4, 2), jnp.uint32)
+    together = jax.vmap(lambda pair: standard_normal(pair, (5, 3)))(pairs)
+    alone = jnp.stack([standard_normal(pair, (5, 3)) for pair in pairs])
     np.testing.assert_allclose(together, alone, rtol=1e-6)
     assert len(np.unique(np.asarray(together))) == together.size
 
 
 @pytest.mark.usefixtures("float64")
 def test_double_precision_normals_have_double_precision():
-    z = standard_normal(jax.random.key(0), (1000,), jnp.float64)
-    assert z.dtype == jnp.float64
-    assert np.any(np.asarray(z) != np.asarray(z, np.float32))
+    z = np.asarray(standard_normal(words(0), (100_000,), jnp.float64))
+    assert z.dtype == np.float64
+    assert np.mean(z != z.astype(np.float32)) > 0.99
+    assert len(np.unique(z)) == len(z)
+    assert scipy.stats.kstest(z, "norm").pvalue > 0.01
+
+
+# The bits that they are made of
+
+
+def hashed(pair, count):
+    return np.asarray(hashed_bits(jnp.asarray(pair, jnp.uint32), count))
+
+
+def test_hashed_bits_are_uniform():
+    bits = hashed(words(0), 2**20)
+    for shift in (0, 8, 16, 24):
+        counts = np.bincount((bits >> shift) & 255, minlength=256)
+        assert scipy.stats.chisquare(counts).pvalue > 1e-3
+    # As a fraction, compared with those a little further on.
+    u = bits / 2**32 - 0.5
+    for lag in (1, 2, 3, 10, 256, 784):
+        correlation = 12 * np.mean(u[:-lag] * u[lag:]) * np.sqrt(len(u) - lag)
+        assert abs(correlation) < 4
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_words_that_differ_in_one_bit_give_unrelated_numbers(place):
+    count = 2**18
+    pair = np.array([12345, 777], np.uint32)
+    before = hashed(pair, count)
+    for bit in range(32):
+        other = pair.copy()
+        other[place] ^= np.uint32(1 << bit)
+        after = hashed(other, count)
+        flips = [np.mean((before ^ after) >> k & 1) for k in range(32)]
+        assert np.abs(np.array(flips) - 0.5).max() < 5 * 0.5 / np.sqrt(count)
+        u, v = before / 2**32 - 0.5, after / 2**32 - 0.5
+        assert abs(12 * np.mean(u * v)) < 5 / np.sqrt(count)

@@ -39,13 +39,16 @@ LINEAR_FROM = 100  # context points; below, the data term hides how the context 
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to measure: seconds of one stretch of steps, and how many stretches."""
+    """How hard to measure: seconds of one stretch of steps, and how many stretches.
 
-    seconds: float = 0.3
-    repeats: int = 7
+    A stretch is a chunk of steps, whose begin and end cost as much as a few of them.
+    """
+
+    seconds: float = 1.5
+    repeats: int = 5
 
 
-QUICK = Effort(seconds=0.1, repeats=3)
+QUICK = Effort(seconds=0.5, repeats=3)
 
 
 def bench_sequence(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from funcl.gaussian import Gaussian, sample, standard_normal, variance
+from funcl.gaussian import Gaussian, sample, seeds_of_draws, standard_normal, variance
 from funcl.networks.layers import Layer
 from funcl.networks.network import LayeredNetwork, Network
 
@@ -15,18 +15,18 @@ def weight_draws(
     network: Network, q: Gaussian, x: Array, key: Array, draws: int, differentiated: bool = True
 ) -> Array:
     """Draw whole sets of parameters; each is shared by all examples."""
-    keys = jax.random.split(key, draws)
+    words = seeds_of_draws(q, key, draws)
 
-    def outputs(key: Array) -> Array:
-        return network.apply(sample(q, key), x)
+    def outputs(words: Array) -> Array:
+        return network.apply(sample(q, words), x)
 
     if jax.default_backend() != "cpu":
-        return jax.vmap(outputs)(keys)
+        return jax.vmap(outputs)(words)
     if not differentiated:
-        return jax.lax.map(outputs, keys)
+        return jax.lax.map(outputs, words)
     # Batched over draws, the gradient of a dense layer takes several times its matrix products
     # there; written out, it takes about as long as they do.
-    return jnp.stack([outputs(key) for key in keys])
+    return jnp.stack([outputs(own) for own in words])
 
 
 def local_draws(network: LayeredNetwork, q: Gaussian, x: Array, key: Array, draws: int) -> Array:
@@ -46,7 +46,8 @@ def local_draws(network: LayeredNetwork, q: Gaussian, x: Array, key: Array, draw
         smallest = jnp.finfo(mean.dtype).tiny
         deviation = jnp.sqrt(jnp.maximum(activation_variance, smallest))
         shape = (draws, *mean.shape[-2:])
-        noise = standard_normal(jax.random.fold_in(key, index), shape, mean.dtype)
+        words = jax.random.bits(jax.random.fold_in(key, index), (2,), jnp.uint32)
+        noise = standard_normal(words, shape, mean.dtype)
         return mean + deviation * noise
 
     outputs = network.forward(x, visit)

@@ -14,7 +14,8 @@ Methods that train in steps list `phases`; methods that watch every step (path i
 phase an `after_step`; methods that adapt before they predict give `adaptation` and `recall`.
 The engine calls these functions and knows no method by name. All of them are traced: shapes come
 from `Problem`, which is static, and what differs between tasks from `TaskData`, which is not. Every
-call gets random keys of its own.
+call gets random keys of its own; only the loss and the penalty of a step share theirs, so that both
+can be taken at the same draws.
 """
 
 from __future__ import annotations

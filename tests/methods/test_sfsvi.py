@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from funcl.gaussian import Gaussian, sample
+from funcl.gaussian import Gaussian, sample, seeds_of_draws
 from funcl.memory.context import Coreset, Noise, Pixels
 from funcl.methods.sfsvi import SFSVI
 from funcl.networks import MLP
@@ -130,7 +130,7 @@ def brute_loss(q, batch, noise):
 
 def brute_noise(q, key, draws):
     standard = jax.tree.map(jnp.zeros_like, q)
-    return [sample(standard, k) for k in jax.random.split(key, draws)]
+    return [sample(standard, words) for words in seeds_of_draws(standard, key, draws)]
 
 
 # The method, one task after another

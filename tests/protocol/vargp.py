@@ -27,7 +27,7 @@ import optax
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-from funcl.gaussian import Gaussian, kl, sample, standard_normal
+from funcl.gaussian import Gaussian, kl, sample, seeds_of_draws, standard_normal
 from funcl.likelihood import cross_entropy, probabilities
 from funcl.memory.select import lowest
 from funcl.protocol import Keys, Method, Problem, State, TaskData
@@ -97,7 +97,7 @@ class VARGP(Method):
         identity = math.log(math.e - 1) * jnp.eye(self.points, dtype=z.dtype)
         inducing = Inducing(
             z.reshape(*rows.shape, -1),
-            0.5 * standard_normal(shift, rows.shape, z.dtype),
+            0.5 * standard_normal(jax.random.bits(shift, (2,), jnp.uint32), rows.shape, z.dtype),
             jnp.broadcast_to(identity, (*rows.shape, self.points)),
         )
         state = state._replace(trainable=(Gaussian(centre, spread), inducing))
@@ -132,8 +132,8 @@ class VARGP(Method):
 
     def thetas(self, posterior: Posterior, key: Array) -> Any:
         """Draws of ϑ, along a leading axis."""
-        keys = jax.random.split(jax.random.fold_in(key, 0), self.hyper_draws)
-        return jax.vmap(lambda k: sample(posterior.hyper, k))(keys)
+        words = seeds_of_draws(posterior.hyper, jax.random.fold_in(key, 0), self.hyper_draws)
+        return jax.vmap(lambda own: sample(posterior.hyper, own))(words)
 
     def draws(self, posterior: Posterior, x: Array, key: Array) -> Array:
         """Function values [draws, examples, outputs], from the marginals of every example."""
@@ -145,9 +145,9 @@ class VARGP(Method):
         every = jax.vmap(jax.vmap(one, (None, 1), -1), (0, None))
         mean, variance = every(self.thetas(posterior, key), posterior.inducing)
         shape = (self.function_draws, *mean.shape)
-        # Drawn flat: random bits of four axes take ten seconds to compile on a CPU, not half a one.
-        noise = standard_normal(jax.random.fold_in(key, 1), (math.prod(shape),), mean.dtype)
-        return (mean + jnp.sqrt(variance) * noise.reshape(shape)).reshape(-1, *mean.shape[1:])
+        words = jax.random.bits(jax.random.fold_in(key, 1), (2,), jnp.uint32)
+        noise = standard_normal(words, shape, mean.dtype)
+        return (mean + jnp.sqrt(variance) * noise).reshape(-1, *mean.shape[1:])
 
 
 def squared_distances(a: Array, b: Array) -> Array:

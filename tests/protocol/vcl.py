@@ -20,7 +20,7 @@ from jax import Array
 
 from funcl.draws import weight_draws
 from funcl.errors import FunclError
-from funcl.gaussian import Gaussian, kl, sample
+from funcl.gaussian import Gaussian, kl, sample, seeds_of_draws
 from funcl.likelihood import cross_entropy, probabilities
 from funcl.memory.select import lowest, random_scores
 from funcl.memory.store import Memory
@@ -113,10 +113,11 @@ class VCL(Method):
     def predict(self, problem, state, x, stage, head, keys):
         mask = head.mask(problem.outputs)
 
-        def member(key: Array) -> Array:
-            return probabilities(problem.network.apply(sample(state.trainable, key), x), mask)
+        def member(words: Array) -> Array:
+            return probabilities(problem.network.apply(sample(state.trainable, words), x), mask)
 
-        members = jax.lax.map(member, jax.random.split(keys.noise, self.prediction_draws))
+        words = seeds_of_draws(state.trainable, keys.noise, self.prediction_draws)
+        members = jax.lax.map(member, words)
         return jnp.mean(members, axis=0)
 
     @property

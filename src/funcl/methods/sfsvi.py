@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from funcl.branches import one_of
 from funcl.checked import real, whole
 from funcl.draws import local_draws, weight_draws
 from funcl.errors import FunclError, unknown
@@ -209,12 +210,16 @@ class SFSVI(Method):
         program and wastes at most half of its points.
         """
         plans = self.plans(problem)
-        branches = [
-            lambda q, b, k: self.divergence(problem, q, reference, b, self.first(reference, b, k))
-        ]
+
+        def first(q: Gaussian, reference: Reference, b: Batch, k: Keys) -> Array:
+            return self.divergence(problem, q, reference, b, self.first(reference, b, k))
+
+        branches = [first]
         for slots in plans:
 
-            def later(q: Gaussian, b: Batch, k: Keys, slots: int = slots) -> Array:
+            def later(
+                q: Gaussian, reference: Reference, b: Batch, k: Keys, slots: int = slots
+            ) -> Array:
                 context = self.later(problem, reference, b, k, slots)
                 return self.divergence(problem, q, reference, b, context)
 
@@ -224,7 +229,7 @@ class SFSVI(Method):
         branch = jnp.where(
             batch.stage == 0, 0, 1 + jnp.searchsorted(jnp.array(plans, int), batch.stage)
         )
-        return jax.lax.switch(branch, branches, trainable, batch, keys)
+        return one_of(branch, branches, trainable, reference, batch, keys)
 
     def plans(self, problem: Problem) -> list[int]:
         """Upper bounds of finished tasks, in order, that get a branch of their own."""

@@ -57,14 +57,14 @@ def take_steps(
             task.masks[task.group[rows]],
             task.stage,
         )
-        step_keys = keys.fold(index)
+        step_keys = keys.fold(index)  # the same for both: an expectation may be over one draw
         (loss, accuracy), gradient = jax.value_and_grad(phase.loss, 1, has_aux=True)(
-            problem, before, reference, batch, step_keys.fold(0)
+            problem, before, reference, batch, step_keys
         )
         penalty, total = zero, gradient
         if phase.penalty is not None:
             penalty, pull = jax.value_and_grad(phase.penalty, 1)(
-                problem, before, reference, batch, step_keys.fold(1)
+                problem, before, reference, batch, step_keys
             )
             total = jax.tree.map(jnp.add, gradient, pull)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
