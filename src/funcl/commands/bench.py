@@ -188,13 +188,12 @@ def _step_cells(row: dict[str, Any]) -> tuple[Cell, ...]:
 
 def _page(found: dict[str, Any], measured: list[Table], figures: list[Path]) -> str:
     """The page beside bench.json."""
+    from funcl.experiments.circumstances import described
     from funcl.report.tables import to_markdown
 
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    commit = f", commit {found['commit']}" if found["commit"] else ""
     parts = [
         "# How fast a step is",
-        f"Written by `{found['command']}` on {found['hardware']}; {versions}{commit}.",
+        f"Written by `{found['command']}` on {found['hardware']}; {described(found)}.",
         "Times are minima over repeats. The floor is the time of the step's bare matrix products, "
         "measured in turns with the step in the same process, and the ratio is step to floor. "
         "Exponents of context points leave out the sizes below 100, where the data term dominates.",

@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ LIBRARIES = ("jax", "jaxlib", "numpy", "optax", "equinox")
 def circumstances() -> dict[str, Any]:
     """The commit, the hardware and the versions of this process, for a result's JSON."""
     return {"commit": commit(), "hardware": hardware(), "versions": versions()}
+
+
+def described(measured: Mapping[str, Any]) -> str:
+    """Versions and commit of something measured, for a sentence about it."""
+    found = ", ".join(f"{name} {number}" for name, number in measured["versions"].items())
+    return found + (f", commit {measured['commit']}" if measured["commit"] else "")
 
 
 def command() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from funcl.disk import replace_file, writing
+from funcl.experiments.circumstances import described
 from funcl.experiments.results import (
     accepted,
     is_accepted,
@@ -130,9 +131,7 @@ def _circumstances(group: Sequence[Mapping[str, Any]]) -> list[str]:
     """Where and with what the group was measured, each different account once."""
     accounts: dict[str, list[str]] = {}
     for value in group:
-        versions = ", ".join(f"{name} {number}" for name, number in value["versions"].items())
-        commit = f", commit {value['commit']}" if value["commit"] else ""
-        account = f"{value['hardware']}, {value['precision']}; {versions}{commit}"
+        account = f"{value['hardware']}, {value['precision']}; {described(value)}"
         name = " ".join(filter(None, [value["method"], value["variant"]]))
         accounts.setdefault(account, []).append(name)
     if len(accounts) == 1:
