@@ -173,6 +173,20 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path):
     assert manifest["payload"]["position"][1] >= 50
 
 
+def test_double_precision_is_a_setting_like_others(tmp_path):
+    # In a process of its own: jax is set up for the whole of it.
+    command = [sys.executable, "-m", "funcl.cli", "run", "split-digits", "--method", "finetune"]
+    command += ["--set", "precision=float64", "--set", "epochs=1", "--set", "hidden=4"]
+    command += ["--seeds", "1", "--out", str(tmp_path / "run")]
+    # Integers of both widths then meet, which strict types forbid.
+    environment = os.environ | {"JAX_NUMPY_DTYPE_PROMOTION": "standard"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    manifest = (tmp_path / "run" / "state" / "manifest.json").read_text()
+    (arrays,) = json.loads(manifest)["files"]
+    assert b'"F64"' in (tmp_path / "run" / "state" / arrays).read_bytes()
+
+
 def test_the_demo_in_small(tmp_path, monkeypatch):
     def small(sequence, method, variant, **options):
         return run.make_runner(

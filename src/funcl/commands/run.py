@@ -120,7 +120,7 @@ def make_runner(
     from funcl.experiments import presets
     from funcl.experiments.settings import with_settings
     from funcl.train.run import EVALUATE, Runner
-    from funcl.train.training import Seeds
+    from funcl.train.training import Seeds, set_up_precision
 
     if sequence not in tasks.names():
         raise unknown("sequence", sequence, tasks.names())
@@ -135,6 +135,7 @@ def make_runner(
     )
     if validation is not None:
         chosen = chosen.validation(validation)
+    set_up_precision(training)
     return Runner(chosen, network, method_value, training, repeats, evaluate, variant)
 
 
